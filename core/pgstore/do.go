@@ -41,9 +41,10 @@ import (
 //
 // If fn returns an error or panics, the transaction is rolled back, and the next call runs the
 // operation. Other errors are those of [guard.Guard.Begin], for which nothing has been done; one
-// that the commit has returned, for which everything was undone; and, if the connection broke
-// during the commit and nothing could be learned of it within ten seconds, one that matches
-// store.ErrUnconfirmed: another call for the operation returns the value, or runs fn.
+// that the commit has returned, for which everything was undone; and, if the commit gets no reply and
+// it is not certain within ten seconds whether it was, or will be, carried out, one that matches
+// store.ErrUnconfirmed: another call for the operation returns the value, or runs fn, when the
+// transaction has ended.
 func Do[T any](
 	ctx context.Context, g *guard.Guard, op guard.Operation, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) (T, error),
 ) (value T, replayed bool, err error) {

@@ -15,8 +15,12 @@ import (
 // nothing by itself.
 var sweeps = slices.Concat(leaseSweeps, []string{
 	sweepBuckets,
+	// Of an attempt that was abandoned, while a transaction of its operation is open, the record says that this
+	// must not be committed. The transaction has the advisory lock of the operation.
 	`DELETE FROM lk.operations WHERE ctid = ANY (ARRAY(
-		SELECT ctid FROM lk.operations WHERE slice <= lk.now_us() AND expires <= lk.now_us() AND (withdrawn IS NULL OR changed < lk.now_us() - 60000000)
+		SELECT ctid FROM lk.operations WHERE slice <= lk.now_us() AND expires <= lk.now_us() AND (withdrawn IS NULL OR
+			changed < lk.now_us() - 60000000 AND lk.operation_key_1(id) <> ALL (ARRAY(
+				SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1)))
 		ORDER BY slice LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 	`DELETE FROM lk.scopes WHERE ctid = ANY (ARRAY(SELECT ctid FROM lk.scopes WHERE slice <= lk.now_us() ORDER BY slice LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 	`DELETE FROM lk.latch_participants WHERE ctid = ANY (ARRAY(

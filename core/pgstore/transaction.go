@@ -129,22 +129,23 @@ func (t *transaction) commit(ctx context.Context, _ store.Records, req store.Set
 }
 
 // findOut finds out whether the transaction was committed, and makes sure that it is not committed
-// later. It waits for a server that does not reply, while the caller waits, for ten seconds at
-// most.
+// later. It waits for a server that does not reply, and for a transaction that has not ended, while the
+// caller waits, for ten seconds at most.
 func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause error) (committed bool, err error) {
 	s := t.store
+	type end struct{ settled, open bool }
 	until := time.Now().Add(10 * time.Second)
 	for {
 		st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&ref.OperationRef)}
-		committed, err = run(context.WithoutCancel(ctx), s, st,
-			func(ctx context.Context, c *pgx.Conn) (settled bool, err error) {
-				err = c.QueryRow(ctx, s.sql(`SELECT settled FROM lk.abandon_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).Scan(&settled)
-				return settled, err
-			})
+		e, err := run(context.WithoutCancel(ctx), s, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
+			err = c.QueryRow(ctx, s.sql(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).
+				Scan(&e.settled, &e.open)
+			return e, err
+		})
 		switch {
-		case err == nil && committed:
+		case err == nil && e.settled:
 			return true, nil
-		case err == nil:
+		case err == nil && !e.open:
 			return false, fmt.Errorf("%w: the transaction was rolled back: %w", store.ErrUnavailable, cause)
 		case ctx.Err() != nil || s.life.Err() != nil || time.Now().After(until):
 			s.transactions.Delete(t.owner) // the guard goes on to abandon the attempt

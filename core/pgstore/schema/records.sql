@@ -67,6 +67,10 @@ $$SELECT CASE WHEN o.state IN ('F', 'R') THEN greatest(least(o.lease_ends - at, 
 CREATE OR REPLACE FUNCTION lk.operation_key_1(id text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$SELECT hashtextextended('lk.operation ' || id, 0)$$;
 
+-- is_open_1 reports whether a transaction is open in which the operation runs: one that was in doubt has ended if not.
+CREATE OR REPLACE FUNCTION lk.is_open_1(id text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$SELECT NOT pg_try_advisory_xact_lock_shared(lk.operation_key_1(id))$$;
+
 -- refuse_1 rolls a statement back: the scope is full.
 CREATE OR REPLACE FUNCTION lk.refuse_1(remaining bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -213,8 +217,8 @@ BEGIN
       DELETE FROM lk.operation_steps WHERE id = of_id AND o.steps > 0;
       UPDATE lk.operations SET state = 'F', effects = 'M', prior = false, owner = by, fingerprint = for_fingerprint, number = 1,
         lease_ends = at + for_lease, lease = for_lease, expires = at + retention, slice = new_slice, created = at, changed = at, marks = 0,
-        steps = 0, status = 0, inboxes = NULL, withdrawn = CASE WHEN o.changed > at - 60000000 THEN o.withdrawn END,
-          holder = for_holder, data = NULL
+        steps = 0, status = 0, inboxes = NULL, holder = for_holder, data = NULL,
+        withdrawn = CASE WHEN o.changed > at - 60000000 OR o.withdrawn IS NOT NULL AND lk.is_open_1(of_id) THEN o.withdrawn END
         WHERE id = of_id;
       IF o.state <> 'A' AND o.scope <> '' AND o.slice > at THEN -- it counts until its slice ends
         PERFORM lk.count_1(o.scope, o.slice, -1, -coalesce(octet_length(o.data), 0));
@@ -385,6 +389,15 @@ BEGIN
   UPDATE lk.operations SET state = 'A', owner = '', lease_ends = 0, lease = 0, expires = at + 60000000, slice = lk.slice_1(at,
     60000000), steps = 0,
     changed = greatest(at, o.changed + 1), withdrawn = owners WHERE id = of_id;
+END $$;
+
+-- undo_operation_1 abandons an attempt whose transaction may have been committed, so that it cannot be committed from then
+-- on. settled: it was. open: a transaction of the operation has not ended, and may be that one, with its commit in progress.
+CREATE OR REPLACE FUNCTION lk.undo_operation_1(of_id text, of_guard text, of_scope text, by text, OUT settled boolean, OUT open boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+  open := lk.is_open_1(of_id); -- first: what has ended is seen
+  SELECT a.settled INTO undo_operation_1.settled FROM lk.abandon_operation_1(of_id, of_guard, of_scope, by) a;
 END $$;
 
 -- record_step_1 is RecordStep. It returns 1, 0 if the attempt does not own the record, or -1 if
