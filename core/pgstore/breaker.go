@@ -49,7 +49,9 @@ func (s *Store) probe() error {
 	if err := s.checkServer(ctx, conn); err != nil {
 		return explain(err, false)
 	}
-	_, err = conn.Exec(ctx, s.sql(probeText))
+	if _, err = conn.Exec(ctx, s.sql(probeText)); err == nil { // the row may be that of another probe
+		_, err = conn.Exec(ctx, s.sql(confirmSQL))
+	}
 	return s.verdict(true, time.Time{}, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -88,21 +89,26 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		waiting, over = context.WithTimeout(ctx, s.config.timeout)
 		defer over()
 	}
+	sent := time.Now()
+	var once sync.Once
+	tell := func(result error) { // the breaker, of the first result: a statement may go on that has no reply in time
+		verdict := s.verdict(st.writes, sent, result)
+		once.Do(func() { admitted.End(verdict) })
+	}
 	answer := func(running context.Context) reply[T] {
-		sent := time.Now()
 		r, result := patiently(running, s, st, conn, f)
 		place.give()
 		if isReadOnly(result) { // others of the pool may have the setting, or the server, of before, too
 			s.pool.Reset()
 		}
-		admitted.End(s.verdict(st.writes, sent, result))
+		tell(result)
 		return r
 	}
 	var r reply[T]
-	if ctx.Done() == nil || st.brief && !s.recentlySlow() {
+	if ctx.Done() == nil && !st.writes || st.brief && !s.recentlySlow() {
 		r = answerHere(ctx, s, answer)
 	} else {
-		r = answerApart(ctx, waiting, s, answer)
+		r = answerApart(ctx, waiting, s, st, tell, answer)
 	}
 	if errors.Is(r.err, errLate) {
 		r.err = explain(r.err, st.writes)
@@ -117,11 +123,20 @@ func late(why error) error { return fmt.Errorf("%w: %w", errLate, why) }
 
 // answerApart makes a call in a goroutine of its own, which its caller leaves behind when its
 // context ends.
-func answerApart[T any](ctx, waiting context.Context, s *Store, answer func(running context.Context) reply[T]) reply[T] {
+func answerApart[T any](
+	ctx, waiting context.Context, s *Store, st step, tell func(result error), answer func(running context.Context) reply[T],
+) reply[T] {
 	done := make(chan reply[T], 1)
 	s.workers.run(func() {
 		// The server ends the statement first, which does not cost the connection.
-		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*s.config.timeout/2)
+		most := 3 * s.config.timeout / 2
+		if st.writes {
+			running, end := s.committing(ctx, most, func() { tell(context.DeadlineExceeded) })
+			defer end()
+			done <- answer(running)
+			return
+		}
+		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 		defer cancel()
 		done <- answer(running)
 	})
@@ -213,6 +228,10 @@ func patiently[T any](
 	for rolledBack, broken := 1, 0; ; {
 		r.value, r.err = f(ctx, conn.Conn())
 		result = r.err
+		if result == nil && maybe && st.writes { // it may have found what is on no replica yet
+			_, r.err = conn.Exec(ctx, s.sql(confirmSQL))
+			result = r.err
+		}
 		if result == nil || ctx.Err() != nil {
 			break
 		}

@@ -66,9 +66,9 @@ func Complete(ctx context.Context, tx Tx, a *guard.Attempt, r guard.Result) erro
 		switch outcome {
 		case "owned":
 			return false, errInTransaction
-		case "settled":
+		case "settled": // the caller rolls back, which would confirm nothing
 			before = true
-			return true, nil
+			return true, s.confirm(ctx)
 		}
 		return false, nil
 	})

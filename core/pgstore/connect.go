@@ -23,7 +23,19 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c := of.Copy()
 	c.MaxConns, c.MinConns = int32(s.config.connections), 0 //nolint:gosec // checked
 	c.AfterRelease = nil
-	c.AfterConnect = s.checkServer
+	before := c.BeforeConnect
+	c.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		if before != nil {
+			if err := before(ctx, c); err != nil {
+				return err
+			}
+		}
+		return cancelsNothing(ctx, c)
+	}
+	c.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		connected(c.PgConn())
+		return s.checkServer(ctx, c)
+	}
 	c.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) { return isQuiet(c.PgConn().Conn()), nil }
 	c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a round trip
 	s.prepare(c.ConnConfig)

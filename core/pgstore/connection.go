@@ -104,6 +104,7 @@ func (q *sqlConnection) commit(ctx context.Context, query string, args []any, in
 			return err
 		}
 	}
+	defer context.AfterFunc(ctx, q.cancel)()
 	return q.tx.Commit()
 }
 

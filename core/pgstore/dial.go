@@ -36,7 +36,8 @@ func (s *Store) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 // 1.18.0 to 1.19.0 crashes when the client leaves before (https://github.com/pgbouncer/pgbouncer/issues/801).
 type socket struct {
 	net.Conn
-	keep func() bool
+	keep  func() bool
+	dials *dials // nil if it is not the pool's
 
 	mu      sync.Mutex
 	cancels bool // a cancel request without a reply

@@ -31,24 +31,26 @@ const (
   WHERE NOT EXISTS (SELECT FROM lk.operations WHERE id = $1) ON CONFLICT (id) DO NOTHING RETURNING slice)`
 	seenSQL = `SELECT CASE WHEN state = 'A' OR expires <= at THEN 'ask'
   WHEN fingerprint <> $4 THEN 'mismatched'
-  WHEN state IN ('C', 'N') OR state = 'U' AND $7 = '' THEN 'settled'
+  WHEN state IN ('C', 'N') OR state = 'U' AND $7 = '' THEN CASE WHEN lk.confirm_1() THEN 'settled' END
   WHEN state <> 'U' AND owner <> $3 AND lease_ends > at AND lease_ends - at <= lease THEN 'busy'
-  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END
+  ELSE 'ask' END, number, lease_ends - at, state::text, status, CASE state WHEN 'C' THEN data END, owner
   FROM lk.now_us() at, lk.operations WHERE id = $1`
 )
 
 // beginSQL begins an operation without a scope, or returns what its record says that is not to be
 // taken over. It returns no row if another transaction has inserted the record meanwhile. $9 is empty.
 const beginSQL = startedSQL + `
-SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
+SELECT 'started', 1, 0::bigint, '', 0::smallint, NULL::bytea, '' FROM started UNION ALL ` + seenSQL
 
 // beginScopedSQL is beginSQL with a scope: $9, which has at most $10 records. It fails if the scope is
 // full. Once it has added up the scope's records, they are in the place of the rest of a lease.
 const beginScopedSQL = startedSQL + `
-SELECT 'started', 1, lk.add_record_1($9, slice, $10), '', 0::smallint, NULL::bytea FROM started UNION ALL ` + seenSQL
+SELECT 'started', 1, lk.add_record_1($9, slice, $10), '', 0::smallint, NULL::bytea, '' FROM started UNION ALL ` + seenSQL
 
-// lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled.
-var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4").Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
+// lookSQL is seenSQL by itself, which takes less than half the time: see Store.settled. It waits for no
+// replica: what it returns counts if it is known to be confirmed.
+var lookSQL = strings.NewReplacer("$3", "$2", "$4", "$3", "$7", "$4", "CASE WHEN lk.confirm_1() THEN 'settled' END", "'settled'").
+	Replace(seenSQL) + ` AND NOT pg_is_in_recovery()`
 
 // BeginOperation implements store.Records: one statement, and a second one if the operation is
 // taken over, or was abandoned.
@@ -71,8 +73,8 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		var b begun
 		if st.brief {
 			err := c.QueryRow(ctx, s.sql(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
-				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
-			if err == nil && b.outcome != "ask" {
+				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
+			if err == nil && b.outcome != "ask" && (b.outcome != "settled" || s.confirmed.has(markOf(req.ID+b.owner))) {
 				return b.reply()
 			} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return reply, err
@@ -89,7 +91,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		}
 		ask := full
 		if !ask {
-			err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data)
+			err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
 			ask = errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask"
 		}
 		if ask {
@@ -100,6 +102,9 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		}
 		if err != nil {
 			return reply, err
+		}
+		if b.owner != "" && b.outcome == "settled" {
+			s.confirmed.set(markOf(req.ID+b.owner), true)
 		}
 		return b.reply()
 	})
@@ -145,6 +150,7 @@ type begun struct {
 	remaining    int64 // µs; if it is new: the records of the scope, if they were added up
 	state        string
 	status       int
+	owner        string // who settled it, if that is known
 	effects      string
 	data         []byte
 	names, steps [][]byte
@@ -235,6 +241,7 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 	})
 	if err == nil && owned {
 		s.settled.set(markOf(req.ID), true)
+		s.confirmed.set(markOf(req.ID+req.Owner), true)
 	}
 	return owned, err
 }

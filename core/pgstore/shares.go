@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// shares divides the connections of the pool, so that no kind of call takes all of them from others: a
-// quarter is for renewals, releases and pushes alone, and one of these, if there are several, for renewals;
-// half of all is the most for records, and a quarter for the records of one scope. A call beyond its share
-// waits in the process. A pool of less than four connections has less to divide, and one of a single
-// connection nothing.
+// shares divides the connections of the pool, so that no kind of call takes all of them from
+// others: a quarter is for renewals, releases and pushes alone, and one of these, if there are
+// several, for renewals; half of all is the most for records, and a quarter for the records of one
+// scope. A call beyond its share waits in the process. A pool of less than four connections has
+// less to divide, and one of a single connection nothing.
 type shares struct {
 	ordinary slots // all calls but those that follow
 	urgent   slots // all calls but renewals
@@ -42,8 +42,8 @@ const (
 	renewal
 )
 
-// kindOf returns the kind of the calls of an operation. A waiter's heartbeat keeps its place as a renewal
-// keeps a lease.
+// kindOf returns the kind of the calls of an operation. A waiter's heartbeat keeps its place as a
+// renewal keeps a lease.
 func kindOf(op operation) kind {
 	switch op {
 	case opRenewLeases, opRenewOperations, opBeat:
@@ -106,7 +106,8 @@ func (s slots) take(ctx context.Context) bool {
 
 func (s slots) give() { <-s }
 
-// recordShares bounds the calls about records, and those of each flow, which is a scope. Flows take turns.
+// recordShares bounds the calls about records, and those of each flow, which is a scope. Flows take
+// turns.
 type recordShares struct {
 	mu      sync.Mutex
 	free    int
@@ -118,7 +119,8 @@ type recordShares struct {
 type flow struct {
 	key     string
 	running int
-	// Those that finish something, and other calls: a channel each, which is closed when it is admitted.
+	// Those that finish something, and other calls: a channel each, which is closed when it is
+	// admitted.
 	finishing, waiting []chan struct{}
 	queued             bool // it is in next
 }

@@ -163,8 +163,8 @@ func (c *crowdShop) operate(ctx context.Context, scope, key string) error {
 	return err
 }
 
-// slowest returns how long the slowest call but one in a hundred takes of those that others make: callers of
-// other scopes, and of the other mechanisms.
+// slowest returns how long the slowest call but one in a hundred takes of those that others make:
+// callers of other scopes, and of the other mechanisms.
 func (c *crowdShop) slowest(t *testing.T) time.Duration {
 	var (
 		all  sync.WaitGroup
@@ -205,8 +205,8 @@ func (c *crowdShop) slowest(t *testing.T) time.Duration {
 	return took[len(took)*99/100]
 }
 
-// Callers of one scope, however many, do not keep those of others waiting, nor the leases of their process
-// from being renewed.
+// Callers of one scope, however many, do not keep those of others waiting, nor the leases of their
+// process from being renewed.
 func TestACrowdInOneScope(t *testing.T) {
 	c := newCrowdShop(t)
 	var leases []*lock.Lease
@@ -242,7 +242,8 @@ func TestACrowdInOneScope(t *testing.T) {
 	t.Logf("idle %v; %d operations of the crowd", idle, done.Load())
 }
 
-// A transaction that has completed an attempt, and goes on, keeps no other operation of its scope waiting.
+// A transaction that has completed an attempt, and goes on, keeps no other operation of its scope
+// waiting.
 func TestAScopeBesideAnOpenCompletion(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]int{"a large scope": 10_000, "a small scope": 20} {

@@ -54,6 +54,7 @@ type Store struct {
 	listener      listener
 	leases
 	settled      keyMarks // operations whose record says how they ended
+	confirmed    keyMarks // such records, by operation and owner, that the replicas have which the server waits for
 	full         keyMarks // scopes that had no room
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
@@ -105,10 +106,10 @@ func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = 
 // WithConnections sets the largest number of connections in the store's pool: 8 by default, 1 to
 // 1,000. The connection on which the store listens is one more.
 //
-// A quarter of them is for renewals, releases and pushes alone, at most half is in use for records, and
-// at most a quarter for the records of one scope: so no kind of call, and no scope, keeps others waiting.
-// A call beyond its share waits in the process, for the timeout at most. A service most of whose
-// operations are of a single scope needs more connections. A single one is shared by all.
+// A quarter of them is for renewals, releases and pushes alone, at most half is in use for records,
+// and at most a quarter for the records of one scope: so no kind of call, and no scope, keeps others
+// waiting. A call beyond its share waits in the process, for the timeout at most. A service most of
+// whose operations are of a single scope needs more connections. A single one is shared by all.
 func WithConnections(n int) Option { return func(c *config) { c.connections = n } }
 
 // WithTransactionPooler is for a DSN of a pooler that gives each transaction another connection to the

@@ -91,41 +91,52 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 	return reply, err
 }
 
-// commit settles the attempt, and commits. If the connection fails meanwhile, it finds out what has
-// become of the commit.
+// commit settles the attempt, and commits. If there is no reply, it finds out what has become of the
+// commit, which it leaves to end by itself.
 func (t *transaction) commit(ctx context.Context, _ store.Records, req store.SettleRequest) (owned bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, context.Cause(ctx)
 	}
-	s := t.store
-	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.unhurried())
-	defer cancel()
 	t.open = false
+	r := reply[bool]{err: late(context.DeadlineExceeded)}
+	done := make(chan reply[bool], 1)
+	running, end := t.store.committing(ctx, t.store.unhurried(), func() {})
+	go func() {
+		defer end()
+		owned, err := t.settle(running, &req)
+		t.conn.rollback()
+		done <- reply[bool]{owned, err}
+	}()
+	timeout := time.NewTimer(t.store.unhurried())
+	defer timeout.Stop()
+	select {
+	case r = <-done:
+	case <-timeout.C:
+	}
+	var answer *pgconn.PgError
+	if r.err == nil || errors.As(r.err, &answer) && endsStatement(answer) {
+		return r.value, r.err
+	}
+	return t.findOut(ctx, req.AttemptRef, r.err)
+}
+
+// settle settles the attempt, and commits if it has.
+func (t *transaction) settle(ctx context.Context, req *store.SettleRequest) (owned bool, err error) {
+	s := t.store
 	if t.outside {
 		var outcome string
-		if err = t.conn.query(running, s.sql(completeSQL), settleArgs(&req), &outcome); err == nil {
-			if outcome != "owned" {
-				t.conn.rollback()
-				return false, nil
-			}
-			err = t.conn.commit(running, "", nil)
+		if err = t.conn.query(ctx, s.sql(completeSQL), settleArgs(req), &outcome); err != nil || outcome != "owned" {
+			return false, err
 		}
+		err = t.conn.commit(ctx, "", nil)
 	} else {
 		var none any
-		err = t.conn.commit(running, s.sql(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
+		err = t.conn.commit(ctx, s.sql(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
 			req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, letters[req.State], req.Status, req.Data, req.Retention.Microseconds(),
 			t.maxRecords, int64(req.MaxBytes), holderOf(req.Holder),
 		}, &none)
 	}
-	t.conn.rollback()
-	var answer *pgconn.PgError
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.As(err, &answer) && endsStatement(answer):
-		return false, err
-	}
-	return t.findOut(ctx, req.AttemptRef, err)
+	return err == nil, err
 }
 
 // findOut finds out whether the transaction was committed, and makes sure that it is not committed

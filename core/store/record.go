@@ -26,8 +26,8 @@ type Records interface {
 	// SettleOperation records how an attempt ended, if the attempt still owns the record, its lease
 	// expired or not, or if the record is gone. It returns false if another attempt has taken over. A
 	// result that the store has no room for, or with which the results of its scope would have more
-	// than MaxBytes bytes (or less than a sixteenth more, and what is settled at the same time), is settled
-	// as [NotRetained].
+	// than MaxBytes bytes (or less than a sixteenth more, and what is settled at the same time), is
+	// settled as [NotRetained].
 	SettleOperation(ctx context.Context, req SettleRequest) (bool, error)
 
 	// AbandonOperation ends an attempt as if it had not begun, and makes sure that a delayed

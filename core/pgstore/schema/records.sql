@@ -71,6 +71,16 @@ $$SELECT hashtextextended('lk.operation ' || id, 0)$$;
 CREATE OR REPLACE FUNCTION lk.is_open_1(id text) RETURNS boolean LANGUAGE sql VOLATILE AS
 $$SELECT NOT pg_try_advisory_xact_lock_shared(lk.operation_key_1(id))$$;
 
+-- confirm_1 has the transaction wait, when it ends, for the replicas that the server waits for, and so for what it has read:
+-- a commit whose wait was canceled is seen by others, and a failover may lose it. It costs nothing without such replicas.
+CREATE OR REPLACE FUNCTION lk.confirm_1() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('synchronous_standby_names') <> '' THEN
+    PERFORM pg_logical_emit_message(true, 'lockkeeper', '');
+  END IF;
+  RETURN true;
+END $$;
+
 -- refuse_1 rolls a statement back: the scope is full.
 CREATE OR REPLACE FUNCTION lk.refuse_1(remaining bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -239,6 +249,7 @@ BEGIN
     RETURN;
   END IF;
   IF o.state IN ('F', 'R') AND o.owner = by THEN -- a repeat
+    PERFORM lk.confirm_1();
     outcome := CASE o.state WHEN 'R' THEN 'reconcile' ELSE 'started' END;
     effects := o.effects;
   ELSIF lk.left_1(o, at) > 0 THEN
@@ -249,6 +260,7 @@ BEGIN
     END IF;
     RETURN;
   ELSIF o.state NOT IN ('F', 'R', 'U') THEN
+    PERFORM lk.confirm_1();
     outcome := 'settled';
     state := o.state;
     status := o.status;
@@ -305,6 +317,7 @@ BEGIN
       owned := o.owner = by;
       waiting := o.inboxes;
       IF NOT owned OR o.state NOT IN ('F', 'R') THEN -- lost, or a repeat
+        PERFORM lk.confirm_1();
         RETURN;
       END IF;
     END IF;
@@ -361,6 +374,7 @@ BEGIN
     END IF;
   END LOOP;
   IF by = ANY (o.withdrawn) THEN -- a repeat
+    PERFORM lk.confirm_1();
     owned := true;
     RETURN;
   END IF;
@@ -398,6 +412,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
   open := lk.is_open_1(of_id); -- first: what has ended is seen
   SELECT a.settled INTO undo_operation_1.settled FROM lk.abandon_operation_1(of_id, of_guard, of_scope, by) a;
+  PERFORM lk.confirm_1();
 END $$;
 
 -- record_step_1 is RecordStep. It returns 1, 0 if the attempt does not own the record, or -1 if
@@ -412,6 +427,7 @@ BEGIN
   IF NOT FOUND OR o.expires <= at THEN
     RETURN 0;
   ELSIF EXISTS (SELECT FROM lk.operation_steps WHERE id = of_id AND name = of_name) THEN
+    PERFORM lk.confirm_1();
     RETURN 1;
   ELSIF o.steps >= most THEN
     RETURN -1;
@@ -480,6 +496,7 @@ BEGIN
   IF NOT FOUND OR o.state = 'A' OR o.expires <= at THEN
     RETURN;
   ELSIF o.owner = 'resolved:' || by THEN -- a repeat
+    PERFORM lk.confirm_1();
     outcome := 'resolved';
     RETURN;
   ELSIF o.state <> 'R' OR o.owner <> by THEN
