@@ -94,7 +94,7 @@ DECLARE
   key bigint := hashtextextended('lk.scope ' || of_scope, 0);
 BEGIN
   FOR part IN first .. first + parts - 1 LOOP
-    IF pg_try_advisory_xact_lock(key + part) THEN
+    IF pg_try_advisory_xact_lock(key # part) THEN
       RETURN part;
     END IF;
   END LOOP;
@@ -140,7 +140,7 @@ DECLARE
 BEGIN
   IF my_part IS NULL THEN
     my_part := pg_backend_pid() % parts;
-    PERFORM pg_advisory_xact_lock(hashtextextended('lk.scope ' || of_scope, 0) + my_part);
+    PERFORM pg_advisory_xact_lock(hashtextextended('lk.scope ' || of_scope, 0) # my_part);
   END IF;
   INSERT INTO lk.scopes AS s (scope, slice, part, records) VALUES (of_scope, of_slice, my_part, 1)
     ON CONFLICT (scope, slice, part) DO UPDATE SET records = s.records + 1 RETURNING s.records INTO own;
