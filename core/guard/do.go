@@ -4,14 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 )
 
 // Do runs fn at most once for an operation, and returns its value: fn's own or, with replayed true,
 // that of an earlier call. It is for code without HTTP, such as jobs and commands. [Once] is the same
 // without a value.
 //
-// The value is kept as JSON. If it cannot be encoded, or is larger than the guard keeps
-// ([WithMaxResult]), this call returns it, and later ones return a *[NotRetainedError].
+// The value is kept as JSON, if that decodes to an equal value: docs/idempotency.md has the types for
+// which it does not, such as a struct with unexported fields or an int in an any. A T of which no
+// value survives is refused with [ErrEncoding] before fn runs. Another value that does not survive is
+// returned with ErrEncoding, by this call alone: fn has run, does not run again, and later calls
+// return a *[NotRetainedError]. They also do if the value is larger than the guard keeps
+// ([WithMaxResult]), which this call returns without an error.
 //
 // If fn returns an error or panics, the operation is released, and the next call runs it, if the
 // attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]; otherwise its outcome
@@ -21,6 +27,9 @@ import (
 // [Guard.Begin]. An error in recording fn's success is not returned, since the value is good:
 // recording it is retried in the background.
 func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Context) (T, error)) (value T, replayed bool, err error) {
+	if err := kept.Check[T](); err != nil {
+		return value, false, fmt.Errorf("guard: Do: %w", err)
+	}
 	attempt, result, err := g.Begin(ctx, op)
 	if err != nil {
 		return value, false, err
@@ -34,18 +43,20 @@ func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Cont
 	err = attempt.run(ctx, func(ctx context.Context) (err error) {
 		value, err = fn(ctx)
 		return err
-	}, func() {
-		if data, err := json.Marshal(value); err != nil {
+	}, func() error {
+		data, err := kept.Encode(value)
+		if err != nil {
 			_ = attempt.CompleteNotRetained(ctx, 0)
-		} else {
-			_ = attempt.Complete(ctx, Result{Data: data})
+			return fmt.Errorf("guard: Do: the operation ran: %w", err)
 		}
+		_ = attempt.Complete(ctx, Result{Data: data})
+		return nil
 	})
 	return value, false, err
 }
 
 // run runs fn, and then completes the attempt, or settles it as failed.
-func (a *Attempt) run(ctx context.Context, fn func(context.Context) error, complete func()) error {
+func (a *Attempt) run(ctx context.Context, fn func(context.Context) error, complete func() error) error {
 	succeeded := false
 	defer func() {
 		if !succeeded { // fn failed or panicked; a panic propagates
@@ -56,8 +67,7 @@ func (a *Attempt) run(ctx context.Context, fn func(context.Context) error, compl
 		return err
 	}
 	succeeded = true
-	complete()
-	return nil
+	return complete()
 }
 
 // fail settles an attempt whose operation failed.

@@ -90,16 +90,85 @@ func TestDoWithValuesThatCannotBeKept(t *testing.T) {
 		f.want(err, guard.ErrNotRetained)
 	}, guard.WithMaxResult(50))
 	inBubble(t, func(f fixture) {
-		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (func(), error) { return func() {}, nil })
-		f.want(err, nil)
-		_ = f.refused(guard.ErrNotRetained)
-	})
-	inBubble(t, func(f fixture) {
 		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (string, error) { return "text", nil })
 		f.want(err, nil)
 		_, replayed, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (int, error) { panic("ran again") })
 		if err == nil || !replayed {
 			t.Errorf("a text was decoded as a number: %v, %v", replayed, err)
+		}
+	})
+}
+
+// partly has a field that JSON does not have.
+type partly struct {
+	ID     string
+	amount int
+}
+
+// An operation whose value a repeat would get changed has run, and says so.
+func TestDoWithValuesThatChange(t *testing.T) {
+	t.Run("an unexported field", changes(partly{"ch_1", 4200}))
+	t.Run("an integer above 2^53 in any", changes[any](1<<53+1))
+	t.Run("a value that has no JSON", changes[any](func() {}))
+	t.Run("bytes that are no text", changes("\xff"))
+}
+
+func changes[T any](value T) func(*testing.T) {
+	return func(t *testing.T) {
+		inBubble(t, func(f fixture) {
+			runs := 0
+			run := func() (T, bool, error) {
+				return guard.Do(f.Context(), f.guard, op, func(context.Context) (T, error) { runs++; return value, nil })
+			}
+			got, replayed, err := run()
+			f.want(err, guard.ErrEncoding)
+			f.disposed(err, guard.DeadLetter, 0)
+			if fmt.Sprint(got) != fmt.Sprint(value) || replayed {
+				t.Errorf("returned %v, %v", got, replayed)
+			}
+			for range 2 {
+				_, _, err = run()
+				f.want(err, guard.ErrNotRetained)
+			}
+			if runs != 1 {
+				t.Errorf("ran %d times", runs)
+			}
+		}, guard.WithRerun())
+	}
+}
+
+// A type of which no value can be kept is refused before there is an effect.
+func TestDoRefusesTypes(t *testing.T) {
+	t.Run("no exported field", refusesType[*struct{ amount int }])
+	t.Run("function", refusesType[func()])
+	t.Run("channel", refusesType[[]chan int])
+	t.Run("error", refusesType[error])
+}
+
+func refusesType[T any](t *testing.T) {
+	inBubble(t, func(f fixture) {
+		_, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (T, error) { panic("runs") })
+		f.want(err, guard.ErrEncoding)
+		f.disposed(err, guard.DeadLetter, 0)
+		a := f.attempt()
+		_, err = guard.Step(f.Context(), a, "charge", func(context.Context) (T, error) { panic("runs") })
+		f.want(err, guard.ErrEncoding)
+		f.want(err, guard.ErrStep)
+		f.want(a.Abandon(f.Context()), nil)
+		if n := f.store.Calls(storetest.Any); n != 2 {
+			t.Errorf("%d calls of the store", n)
+		}
+	})
+}
+
+func TestDoKeepsTimes(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		now := time.Now() // with a monotonic reading
+		for range 2 {
+			at, _, err := guard.Do(f.Context(), f.guard, op, func(context.Context) (time.Time, error) { return now, nil })
+			if err != nil || !at.Equal(now) {
+				t.Errorf("%v, %v, want %v", at, err, now)
+			}
 		}
 	})
 }

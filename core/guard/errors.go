@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -47,6 +48,10 @@ var (
 	// ErrStep is returned by [Step] for a step that cannot be recorded, or read; and matched by the
 	// *[UnknownError] of an operation whose recorded steps cannot be read.
 	ErrStep = errors.New("guard: invalid step")
+
+	// ErrEncoding is matched by the errors of [Do], [Step] and pgstore.Do for a value that its JSON does
+	// not decode to, so that a repeat would get another one. They say what becomes of the operation.
+	ErrEncoding = kept.ErrEncoding
 
 	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it
 	// is store.ErrClosed.

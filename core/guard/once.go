@@ -30,7 +30,10 @@ func Once(ctx context.Context, g *Guard, op Operation, fn func(context.Context) 
 	case err != nil || attempt == nil:
 		return err
 	}
-	return attempt.run(ctx, fn, func() { _ = attempt.Complete(ctx, Result{}) })
+	return attempt.run(ctx, fn, func() error {
+		_ = attempt.Complete(ctx, Result{})
+		return nil
+	})
 }
 
 // Action is what becomes of a message.
@@ -73,6 +76,7 @@ func (a Action) String() string {
 //	ErrInvalidOperation, such as no ID      DeadLetter
 //	ErrNotRetained: it ran, the value of Do
 //	is lost                                 DeadLetter
+//	ErrEncoding: the same, or it never runs DeadLetter
 //	ErrStep                                 DeadLetter
 //	ErrScopeFull                            RetryLater   until a record of the scope expires
 //	store.ErrUnavailable, the context's     RetryLater
@@ -97,7 +101,7 @@ func Disposition(err error) (action Action, after time.Duration) {
 		return RetryLater, inFlight.Remaining
 	case errors.As(err, &scopeFull):
 		return RetryLater, scopeFull.RetryAfter
-	case errors.Is(err, ErrStep): // also of an unknown outcome
+	case errors.Is(err, ErrStep), errors.Is(err, ErrEncoding): // also of an unknown outcome
 		return DeadLetter, 0
 	case errors.As(err, &unknown) && unknown.Err != nil: // the next delivery reconciles it
 		return RetryLater, 0

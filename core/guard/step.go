@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
@@ -39,22 +40,31 @@ type step struct {
 // A step may run again if its attempt dies between its effect and the record of it, so what it calls
 // must recognise a repeat: pass it [Attempt.DownstreamKey]. The first step of an operation takes two
 // round trips, each further one takes one, and one that is recorded none. The value is kept as JSON,
-// until the operation is settled.
+// until the operation is settled, if that decodes to an equal value, as for [Do].
 //
 // Steps with one name run one after the other, others may run concurrently. fn's context is ctx. If
 // it returns an error or panics, nothing is recorded, and the next call runs it again.
 //
 // Other errors are [ErrLost] and [ErrSettled], also for a recorded step of an attempt that has ended;
 // [ErrStep] if the name is empty or longer than 128 bytes, if the recorded value is of another type
-// than T, if the attempt has used more than 64 names, or, after it has run, if the value is no JSON or
-// larger than 1 MiB; the context's; or one that matches store.ErrUnavailable: then the step may have
-// run, and may not be recorded; another call in this attempt records one that has run, and does not
-// run it again. After an error, the caller returns it, and does not go on.
+// than T, if the attempt has used more than 64 names, or if the value cannot be recorded (below); the
+// context's; or one that matches store.ErrUnavailable: then the step may have run, and may not be
+// recorded; another call in this attempt records one that has run, and does not run it again. After
+// an error, the caller returns it, and does not go on.
+//
+// A T of which no value survives its encoding is refused before fn runs, with an error that matches
+// both ErrStep and [ErrEncoding]. Another value that does not survive it, or is larger than 1 MiB, is
+// refused after fn has run, with ErrEncoding in the first case: fn does not run again in this attempt,
+// which is then dirty ([Attempt.MarkDirty]). So no other attempt runs it, unless the guard was built
+// [WithRerun], or the process dies before the mark has reached the store.
 //
 // After [Attempt.MarkDirty], an attempt with steps stays dirty: it has effects that are in none.
 func Step[T any](ctx context.Context, a *Attempt, name string, fn func(context.Context) (T, error)) (value T, err error) {
 	if name == "" || len(name) > store.MaxStepName {
 		return value, fmt.Errorf("%w: a name of %d bytes is not between 1 and %d", ErrStep, len(name), store.MaxStepName)
+	}
+	if err := kept.Check[T](); err != nil {
+		return value, fmt.Errorf("%w: %q: %w", ErrStep, name, err)
 	}
 	s := a.step(name)
 	if s == nil {
@@ -77,7 +87,8 @@ func Step[T any](ctx context.Context, a *Attempt, name string, fn func(context.C
 		if value, err = fn(ctx); err != nil {
 			return value, err
 		}
-		a.keepStep(s, name, kind, value)
+		text, err := kept.Encode(value)
+		a.keepStep(ctx, s, name, append([]byte(kind+"\n"), text...), err)
 		return value, a.recordStep(ctx, name, s)
 	}
 	if err := a.recordStep(ctx, name, s); err != nil {
@@ -93,19 +104,22 @@ func Step[T any](ctx context.Context, a *Attempt, name string, fn func(context.C
 	return value, nil
 }
 
-// keepStep keeps the value of a step that has run.
-func (a *Attempt) keepStep(s *step, name, kind string, value any) {
-	text, err := json.Marshal(value)
-	data := append([]byte(kind+"\n"), text...)
-	kept := a.guard.sealer.seal(place{ref: a.req.OperationRef, step: name}, trace.SpanContext{}, data)
+// keepStep keeps the value of a step that has run, or why it cannot be recorded: then the attempt has
+// had an effect that is in no step.
+func (a *Attempt) keepStep(ctx context.Context, s *step, name string, data []byte, err error) {
+	sealed := a.guard.sealer.seal(place{ref: a.req.OperationRef, step: name}, trace.SpanContext{}, data)
 	switch {
 	case err != nil:
-		s.err = fmt.Errorf("%w: %q: encode the value: %w", ErrStep, name, err)
-	case max(len(data), len(kept)) > store.MaxStepData:
+		s.err = fmt.Errorf("%w: %q: %w", ErrStep, name, err)
+	case max(len(data), len(sealed)) > store.MaxStepData:
 		s.err = fmt.Errorf("%w: %q has a value of %d bytes, at most %d are recorded", ErrStep, name, len(data), store.MaxStepData)
 	default:
-		s.data, s.kept = data, kept
+		s.data, s.kept = data, sealed
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	_ = a.MarkDirty(ctx) // without a reply, the attempt counts as dirty in this process
 }
 
 // over returns why the attempt, or the call with this context, has ended; nil if it has not.

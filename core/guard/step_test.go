@@ -167,6 +167,63 @@ func TestStepRefuses(t *testing.T) {
 	})
 }
 
+// A step that cannot be recorded has run, and no attempt runs it again.
+func TestStepThatCannotBeRecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		value any
+		err   error
+	}{
+		"an unexported field":           {partly{"ch_1", 4200}, guard.ErrEncoding},
+		"an integer above 2^53":         {map[string]any{"cents": 1<<53 + 1}, guard.ErrEncoding},
+		"a value of more than 1 MiB":    {strings.Repeat("x", 1<<20), guard.ErrStep},
+		"a value that is not JSON":      {func() {}, guard.ErrEncoding},
+		"the mark is lost in an outage": {partly{"ch_1", 4200}, guard.ErrEncoding},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				runs := 0
+				pay := func(ctx context.Context) (string, error) {
+					a, _ := guard.FromContext(ctx)
+					f.step(a, "reserve", 1)
+					_, err := guard.Step(ctx, a, "charge", func(context.Context) (any, error) {
+						runs++
+						if name == "the mark is lost in an outage" {
+							f.store.BreakNext(storetest.MarkOperation, storetest.Down, 1)
+						}
+						return c.value, nil
+					})
+					if !errors.Is(err, guard.ErrStep) || !errors.Is(err, c.err) || !a.Dirty() {
+						t.Errorf("%v, dirty is %v", err, a.Dirty())
+					}
+					return "", err
+				}
+				for _, want := range []error{c.err, guard.ErrOutcomeUnknown, guard.ErrOutcomeUnknown} {
+					_, _, err := guard.Do(f.Context(), f.guard, op, pay)
+					f.want(err, want)
+				}
+				if runs != 1 {
+					t.Errorf("ran %d times", runs)
+				}
+			})
+		})
+	}
+}
+
+// An attempt that takes over goes on with the values of the one before it, or not at all.
+func TestStepGoesOnWithItsValue(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		first := f.attempt()
+		charge := func(a *guard.Attempt) (partly, error) {
+			return guard.Step(f.Context(), a, "charge", func(context.Context) (partly, error) { return partly{"ch_1", 4200}, nil })
+		}
+		_, err := charge(first)
+		f.want(err, guard.ErrEncoding)
+		f.dies()
+		_ = f.refused(guard.ErrOutcomeUnknown)
+		_ = first.Abandon(f.Context())
+	})
+}
+
 func TestStepsOfOneName(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()

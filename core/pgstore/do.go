@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
@@ -35,9 +36,10 @@ import (
 // the database cannot serialize it, or ends it because of a deadlock, Do runs fn again, in another
 // one, ten times at most.
 //
-// The value is kept as JSON, as guard.Do keeps it. If it is larger than the guard keeps
-// ([guard.WithMaxResult]), this call returns it, and later ones return a *[guard.NotRetainedError].
-// If it cannot be encoded, nothing is committed.
+// The value is kept as JSON, if that decodes to an equal value, as for guard.Do. Otherwise nothing is
+// committed, and the error matches [guard.ErrEncoding]; a T of which no value survives is refused with
+// it before fn runs. If the value is larger than the guard keeps ([guard.WithMaxResult]), this call
+// returns it, and later ones return a *[guard.NotRetainedError].
 //
 // If fn returns an error or panics, the transaction is rolled back, and the next call runs the
 // operation. Other errors are those of [guard.Guard.Begin], for which nothing has been done; one
@@ -75,6 +77,9 @@ func DoSQL[T any](
 func do[T any](
 	ctx context.Context, g *guard.Guard, op guard.Operation, connect func() (connection, func(context.Context) (T, error)),
 ) (value T, replayed bool, err error) {
+	if err := kept.Check[T](); err != nil {
+		return value, false, fmt.Errorf("pgstore: Do: %w", err)
+	}
 	for try := range rollbacks {
 		if try > 0 {
 			pause.Sleep(ctx, rand.N(time.Duration(try)*5*time.Millisecond))
@@ -126,9 +131,9 @@ func doOnce[T any](
 	if value, err = fn(a.Context()); err != nil {
 		return value, false, err
 	}
-	data, err := json.Marshal(value)
+	data, err := kept.Encode(value)
 	if err != nil {
-		return value, false, fmt.Errorf("pgstore: Do: encode the value: %w", err)
+		return value, false, fmt.Errorf("pgstore: Do: nothing is committed: %w", err)
 	}
 	err = a.CompleteBy(ctx, guard.Result{Data: data}, t.commit)
 	committed = err == nil

@@ -168,8 +168,23 @@ func TestDoUndone(t *testing.T) {
 		}
 		s.wantOrders("k")
 	}
-	if _, _, err := Do(t.Context(), s.guard, op, s.pool, func(context.Context, pgx.Tx) (func(), error) { return nil, nil }); err == nil {
-		t.Error("a value that JSON does not have: no error")
+	type receipt struct {
+		ID     string
+		amount int
+	}
+	for _, value := range []any{receipt{"c", 4200}, 1<<53 + 1, func() {}} {
+		_, _, err := Do(t.Context(), s.guard, op, s.pool, func(ctx context.Context, tx pgx.Tx) (any, error) {
+			_, err := tx.Exec(ctx, insertOrder, "c", op.Key)
+			return value, err
+		})
+		if !errors.Is(err, guard.ErrEncoding) {
+			t.Errorf("with %T: %v", value, err)
+		}
+		s.wantOrders("k")
+	}
+	never := func(context.Context, pgx.Tx) (func(), error) { panic("runs") }
+	if _, _, err := Do(t.Context(), s.guard, op, s.pool, never); !errors.Is(err, guard.ErrEncoding) {
+		t.Errorf("with a type that has no values: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	_, _, err := Do(ctx, s.guard, op, s.pool, func(ctx context.Context, tx pgx.Tx) (string, error) {
