@@ -309,9 +309,12 @@ func MaxBodies(n int64) HTTPOption {
 }
 
 // Fingerprint makes the result of f stand for the body in the fingerprint of a request, by which a
-// repeat of a request is recognised. So an application compares only some fields of a JSON body, or
-// returns the body and adds to it: a tenant, a version of its API. Method, host, path, query,
-// content type, preconditions and Range remain part of the fingerprint.
+// repeat of a request is recognised. So an application returns the body and adds to it: a tenant, a
+// version of its API. Method, host, path, query, content type, preconditions and Range remain part of
+// the fingerprint.
+//
+// To compare only some fields of a JSON body there is [JSONFingerprint]. An f that decodes the body
+// into an any, or into a float64, makes one request of two, since integers above 2^53 are rounded.
 //
 // The request and the body are f's own copies: what it reads or changes of them, the handler does
 // not see. If f returns an error, the request is refused as the client's mistake, with status 400.

@@ -49,12 +49,12 @@ import (
 // runs once: middleware outside this one sees the status, and not the error.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
-// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.OneService,
-// policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders,
-// policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], echov5mw.Unless,
-// echov5mw.OnError and echov5mw.OnDeny, and those of package policy for every middleware. New
-// panics if the guard is nil, the scope is the zero value, policy.Retention is less than the
-// guard's lease, or options contradict each other.
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
+// policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
+// policy.KeepHeaders, policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom],
+// echov5mw.Unless, echov5mw.OnError and echov5mw.OnDeny, and those of package policy for every
+// middleware. New panics if the guard is nil, the scope is the zero value, policy.Retention is less
+// than the guard's lease, or options contradict each other.
 func New(g *guard.Guard, scope echov5mw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Idempotency(adapter.Echo{}, "echov5mw", g, scope, opts))
 }

@@ -47,12 +47,12 @@ import (
 // have put one of its own there.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
-// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.OneService,
-// policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders,
-// policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], ginmw.Unless and
-// ginmw.OnDeny, and those of package policy for every middleware. New panics if the guard is nil,
-// the scope is the zero value, policy.Retention is less than the guard's lease, or options
-// contradict each other.
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
+// policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
+// policy.KeepHeaders, policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom],
+// ginmw.Unless and ginmw.OnDeny, and those of package policy for every middleware. New panics if
+// the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
+// or options contradict each other.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {

@@ -130,6 +130,20 @@ var requestRows = []row{
 		s.send("1", "no JSON", "X-User", "u", keyHeader, "l").denies(policy.BodyUnreadable)
 		c.ran(t, 1)
 	}},
+	{"fields of a JSON body can be the fingerprint", func(t *rig) {
+		c, handler := echoBody(t)
+		s := orders(t, handler, policy.JSONFingerprint("amount", "account.id"))
+		s.send("1", `{"amount": 9007199254740992, "account": {"id": "a"}, "sent": 1}`, "X-User", "u", keyHeader, "k").is(http.StatusCreated, "run 1")
+		s.send("1", `{"sent": 2, "account":{"id":"\u0061"},"amount":9007199254740992.0}`, "X-User", "u", keyHeader, "k").
+			is(http.StatusCreated, "run 1").has("Idempotency-Replayed", "true")
+		for _, other := range []string{
+			`{"amount": 9007199254740993, "account": {"id": "a"}}`, `{"amount": 9007199254740992, "account": {"id": "b"}}`, `{}`, "no JSON", "",
+		} {
+			s.send("1", other, "X-User", "u", keyHeader, "k").denies(policy.KeyReused)
+		}
+		s.send("1", `{"amount": 1, "amount": 2}`, "X-User", "u", keyHeader, "l").denies(policy.BodyUnreadable)
+		c.ran(t, 1)
+	}},
 	{"the key alone can identify the request", func(t *rig) {
 		c, handler := echoBody(t)
 		s := orders(t, handler, policy.KeyAlone())

@@ -89,12 +89,13 @@ import (
 // WriteHeader.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
-// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.KeyAlone, policy.OneService,
-// policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention, policy.KeepHeaders,
-// policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom], nethttp.Unless,
-// nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
-// if the guard is nil, the scope is the zero value, policy.Retention is less than the guard's
-// lease, or options contradict each other, and what it returns if the handler is nil.
+// policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
+// policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
+// policy.KeepHeaders, policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom],
+// nethttp.Unless, nethttp.OnError and nethttp.OnDeny, and those of package policy for every
+// middleware. New panics if the guard is nil, the scope is the zero value, policy.Retention is less
+// than the guard's lease, or options contradict each other, and what it returns if the handler is
+// nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
 	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
 }

@@ -76,7 +76,7 @@ var policies = []string{"ratelimit", "idempotency", "exclusive", "concurrency", 
 
 // ofHTTP are the options that interceptors do not have.
 var ofHTTP = []string{
-	"policy.LegacyHeaders()", "policy.HideLimits()", "policy.ChargeStatus(401)", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
+	"policy.LegacyHeaders()", "policy.HideLimits()", "policy.ChargeStatus(401)", `policy.Methods("PUT")`, "policy.MaxBody(1)", "policy.MaxBodies(1)", "policy.Fingerprint(nil)", `policy.JSONFingerprint("id")`, "policy.KeepStatus(500)", "policy.ReleaseStatus(404)",
 	`policy.KeepHeaders("X-A")`, `policy.DropHeaders("X-A")`,
 }
 
@@ -96,6 +96,7 @@ func (f Framework) options() []option {
 		{"policy.MaxBody(1)", []string{"idempotency"}},
 		{"policy.MaxBodies(1)", []string{"idempotency"}},
 		{"policy.Fingerprint(nil)", []string{"idempotency"}},
+		{`policy.JSONFingerprint("id")`, []string{"idempotency"}},
 		{"policy.KeyAlone()", []string{"idempotency"}},
 		{"idempotency.KeyFrom(key)", []string{"idempotency"}},
 		{"policy.KeepStatus(500)", []string{"idempotency"}},
