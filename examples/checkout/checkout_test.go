@@ -279,7 +279,7 @@ func TestRateLimit(t *testing.T) {
 			}
 		}
 	}
-	if s := i.stats(); s.Denied != 2 {
+	if s := i.stats(); s.Denied != 2 || s.Requests != 5 {
 		t.Errorf("stats %+v", s)
 	}
 	for range 10 {

@@ -65,11 +65,12 @@ func testPage(t *testing.T, l look, args ...string) {
 	v.InView("#summary", "#tiles", ".counters", "#pay")
 	v.View(l.String() + "-start")
 
-	charges := 0
+	charges, requests := 0, 0
 	for _, trial := range trials {
 		v.press(trial.button)
 		v.summary(trial.says)
 		for outcome, n := range trial.tiles {
+			requests += n
 			if got := v.tiles(outcome); got != n {
 				t.Errorf("%s: %d tiles are %s, want %d", trial.button, got, outcome, n)
 			}
@@ -82,6 +83,9 @@ func testPage(t *testing.T, l look, args ...string) {
 		charges += trial.charges
 		if got := v.counter("charges"); got != charges {
 			t.Errorf("%s: %d charges, want %d", trial.button, got, charges)
+		}
+		if got := v.counter("requests"); got != requests { // a request that was told to come back is one
+			t.Errorf("%s: %d requests, want %d", trial.button, got, requests)
 		}
 		v.View(l.String() + "-" + trial.button)
 	}
@@ -105,6 +109,9 @@ func testPage(t *testing.T, l look, args ...string) {
 	v.View(l.String() + "-flood")
 
 	v.sales()
+	if got, want := v.counter("requests"), requests+100+2*200; got != want {
+		t.Errorf("%d requests after a flood and two sales, want %d", got, want)
+	}
 	v.Picture(l.String() + "-all")
 	v.Fits()
 	v.Size(320, 640) // a small phone, or 1280 pixels at 400 %
@@ -222,6 +229,9 @@ func TestPageOverTheLimit(t *testing.T) {
 	}
 	if got := v.text("#summary"); !strings.HasSuffix(got, fmt.Sprintf(", %d denied.", denied)) {
 		t.Errorf("the page says %q, with %d denied", got, denied)
+	}
+	if got := v.counter("requests"); got != 20 || v.counter("denied") != denied {
+		t.Errorf("%d requests were counted, and %d denied", got, v.counter("denied"))
 	}
 	v.press("twin")
 	if n := v.tiles("quota-exceeded"); n > 0 {

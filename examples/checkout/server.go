@@ -93,8 +93,6 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	api := r.Group("/api", counters.count, limit, authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait)), shop.checkout)
 	api.GET("/orders/:id", shop.order)
-	api.POST("/report/rush", reports.rush("/api/report"))
-	api.POST("/report/public/rush", reports.rush("/api/report/public"))
 	if err := addTrials(api, shop, orders, st, c); err != nil {
 		return nil, err
 	}
@@ -108,9 +106,9 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	articles := r.Group("/api/stock/:sku", authenticate, shop.sells)
 	articles.GET("", shop.stock)
 	articles.POST("", oneAtATime, shop.restock)
-	articles.POST("/take", oneAtATime, shop.take)
+	articles.POST("/take", counters.count, oneAtATime, shop.take)
 	// An article is not counted while another request changes it. A count does not wait for that.
-	articles.POST("/count", exclusive.New(stock, ginmw.ByParam("sku")), shop.takeStock)
+	articles.POST("/count", counters.count, exclusive.New(stock, ginmw.ByParam("sku")), shop.takeStock)
 
 	if c.token != "" {
 		admin := &admin{token: c.token, orders: orders, shop: shop}
@@ -126,6 +124,9 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	r.GET("/api/report", authenticate, reports.count,
 		concurrency.New(places, user, policy.Wait(reportWait)), reports.report)
 	r.GET("/api/report/public", reports.count, concurrency.New(publicPlaces, ginmw.Global(), policy.Overload()), reports.report)
+	rush := r.Group("/api/report", limit, authenticate)
+	rush.POST("/rush", reports.rush("/api/report"))
+	rush.POST("/public/rush", reports.rush("/api/report/public"))
 	return r, nil
 }
 

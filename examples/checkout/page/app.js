@@ -69,10 +69,10 @@ const post = (path, body, headers = {}) => fetch(path, {
 const once = (send) => send().catch(() => undefined);
 
 // insist sends a request until it has an answer. A 409 with Retry-After means that another request
-// is in flight: it sends the same request again after that time.
+// is in flight: it sends the same request again after that time, and tells the shop's counters so.
 async function insist(send, show) {
   for (let tries = 0; tries < 20; tries++) {
-    const response = await once(send);
+    const response = await once(() => send(tries > 0 ? { "X-Retry": tries } : {}));
     if (response?.status !== 409 || !response.headers.has("Retry-After")) {
       return response;
     }
@@ -84,7 +84,7 @@ async function insist(send, show) {
 
 // payment returns what sends a payment. It insists, unless it is told not to.
 function payment(key, { path = "", sku = "tea", quantity = 1, insists = true } = {}) {
-  const send = () => post(`/api/checkout${path}`, { sku, quantity }, key && { "Idempotency-Key": key });
+  const send = (headers) => post(`/api/checkout${path}`, { sku, quantity }, { ...key && { "Idempotency-Key": key }, ...headers });
   return async (show) => resultOf(await (insists ? insist(send, show) : once(send)), { 201: "charged", 502: "died" });
 }
 
@@ -246,7 +246,7 @@ function showSold({ buyers, items, sold }) {
 function flashSale(query) {
   const sale = { buyers: 200, items: 50, sold: 0 };
   const take = (buyer) => async (show) => {
-    const send = () => post(`/api/stock/tea/take${query}`, { quantity: 1 }, { "X-User": `buyer-${buyer}` });
+    const send = (headers) => post(`/api/stock/tea/take${query}`, { quantity: 1 }, { "X-User": `buyer-${buyer}`, ...headers });
     const result = await resultOf(await insist(send, show), { 200: "sold", 409: "soldout" });
     if (result.outcome === "sold") {
       sale.sold++;
