@@ -42,6 +42,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 // shutdownTimeout is how long the program waits for requests in flight at shutdown. A payment takes
@@ -58,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("checkout", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
-	redisURL := flags.String("redis", "", "`URL` of a Redis server, such as redis://127.0.0.1:6379/0; state is kept in memory if not set")
+	redisURL := demo.RedisFlag(flags)
 	dsn := flags.String("postgres", "", "`DSN` of a PostgreSQL database for it instead, such as postgres://user:password@127.0.0.1:5432/shop")
 	var to destination
 	flags.Func("otel", "`where` traces and metrics go: stdout, or otlp, which is over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT;\n"+
@@ -165,9 +166,9 @@ func openState(ctx context.Context, redisURL, dsn string, stderr io.Writer) (sta
 }
 
 func openRedis(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
-	options, err := redis.ParseURL(redisURL)
+	options, err := demo.ParseURL(redisURL)
 	if err != nil {
-		return state{}, fmt.Errorf("-redis: %w", err)
+		return state{}, err
 	}
 	// Redis replies in far less than this, or is down; callers should not wait long to learn that.
 	// Settings in the URL take precedence.

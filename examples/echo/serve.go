@@ -14,37 +14,29 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v5"
-	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
-	redisAddr := flag.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	redisURL := demo.RedisFlag(flag.CommandLine)
 	flag.Parse()
-	if err := serve(*addr, openStore(*redisAddr)); err != nil {
+	if err := serve(*addr, *redisURL); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func openStore(redisAddr string) store.Store {
-	if redisAddr == "" {
-		return memstore.New()
-	}
-	return must(redisstore.New(redis.NewClient(&redis.Options{
-		Addr: redisAddr, ContextTimeoutEnabled: true,
-	})))
-}
-
 // serve handles requests until the program receives a signal to stop. It then shuts down in order:
 // the server (by echo), what requests have left to do, the store.
-func serve(addr string, st store.Store) (err error) {
+func serve(addr, redisURL string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	defer func() { err = errors.Join(err, st.Close()) }()
+	st, _, closeStore, err := demo.OpenStore(ctx, redisURL)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
 	server := echo.StartConfig{
 		Address:          addr,
 		HideBanner:       true,

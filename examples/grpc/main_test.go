@@ -102,7 +102,7 @@ func as(t *testing.T, user string, pairs ...string) context.Context {
 // A checkout on one instance is replayed by another.
 func TestCheckoutRunsOnce(t *testing.T) {
 	server := redistest.Start(t)
-	one, two := start(t, "-redis", server.Addr()), start(t, "-redis", server.Addr())
+	one, two := start(t, "-redis", server.URL()), start(t, "-redis", server.URL())
 	first := one.run(t, "-key", "k")
 	number, found := strings.CutSuffix(first, ", replayed: false\n")
 	if !found {

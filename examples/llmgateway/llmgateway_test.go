@@ -454,7 +454,7 @@ func TestProgram(t *testing.T) {
 }
 
 func TestProgramRefuses(t *testing.T) {
-	for _, args := range [][]string{{"-nonsense"}, {"more"}, {"-redis", "127.0.0.1:1"}, {"-tokens", "0"}, {"-addr", "nowhere"}} {
+	for _, args := range [][]string{{"-nonsense"}, {"more"}, {"-redis", "127.0.0.1:1"}, {"-redis", "redis://127.0.0.1:1"}, {"-tokens", "0"}, {"-addr", "nowhere"}} {
 		demotest.Fails(t, program(), args...)
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 func main() {
@@ -48,8 +50,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var given *redis.Options
 	if *redisURL != "" {
 		var err error
-		if given, err = redis.ParseURL(*redisURL); err != nil {
-			_, _ = fmt.Fprintln(stderr, "schemes: -redis:", err)
+		if given, err = demo.ParseURL(*redisURL); err != nil {
+			_, _ = fmt.Fprintln(stderr, "schemes:", err)
 			return 2
 		}
 	}

@@ -22,12 +22,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -36,16 +32,19 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("webhooks", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	redisAddr := flags.String("redis", "", "`address` of a Redis server; records are kept in memory if not set")
+	redisURL := demo.RedisFlag(flags)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil: // it has been printed
 		return 2
+	case flags.NArg() > 0:
+		_, _ = fmt.Fprintf(stderr, "webhooks: unexpected argument %q\n", flags.Arg(0))
+		return 2
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := play(ctx, *redisAddr, stdout); err != nil {
+	if err := play(ctx, *redisURL, stdout); err != nil {
 		_, _ = fmt.Fprintln(stderr, "webhooks:", err)
 		return 1
 	}
@@ -53,8 +52,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // play lets the provider and the queue deliver, and reports what became of it.
-func play(ctx context.Context, redisAddr string, stdout io.Writer) (err error) {
-	st, closeStore, err := openStore(ctx, redisAddr)
+func play(ctx context.Context, redisURL string, stdout io.Writer) (err error) {
+	st, _, closeStore, err := demo.OpenStore(ctx, redisURL)
 	if err != nil {
 		return err
 	}
@@ -167,21 +166,4 @@ func resolve(ctx context.Context, c *consumer, q *queue, m *mailer) (resolved in
 		q.send(letter.message)
 	}
 	return resolved, nil
-}
-
-func openStore(ctx context.Context, redisAddr string) (st store.Store, closeIt func() error, err error) {
-	if redisAddr == "" {
-		st := memstore.New()
-		return st, st.Close, nil
-	}
-	client := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true})
-	st, err = redisstore.New(client)
-	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
-	}
-	closeIt = func() error { return errors.Join(st.Close(), client.Close()) } // the client is ours
-	if err := st.Ping(ctx); err != nil {
-		return nil, nil, errors.Join(err, closeIt())
-	}
-	return st, closeIt, nil
 }

@@ -23,7 +23,7 @@ import (
 func TestRun(t *testing.T) {
 	for name, args := range map[string]func(t *testing.T) []string{
 		"memory": func(*testing.T) []string { return nil },
-		"Redis":  func(t *testing.T) []string { return []string{"-redis", redistest.Start(t).Addr()} },
+		"Redis":  func(t *testing.T) []string { return []string{"-redis", redistest.Start(t).URL()} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := args(t)
@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunFails(t *testing.T) {
-	for _, args := range [][]string{{"-redis", "127.0.0.1:1"}, {"-nonsense"}} {
+	for _, args := range [][]string{{"-redis", "127.0.0.1:1"}, {"-redis", "redis://127.0.0.1:1"}, {"-nonsense"}, {"more"}} {
 		var stdout, stderr bytes.Buffer
 		if code := run(args, &stdout, &stderr); code == 0 || stderr.Len() == 0 {
 			t.Errorf("%v: exit code %d, %s", args, code, &stderr)

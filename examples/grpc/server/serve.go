@@ -12,38 +12,30 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 
-	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
 )
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
-	redisAddr := flag.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	redisURL := demo.RedisFlag(flag.CommandLine)
 	flag.Parse()
-	if err := serve(*addr, openStore(*redisAddr)); err != nil {
+	if err := serve(*addr, *redisURL); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func openStore(redisAddr string) store.Store {
-	if redisAddr == "" {
-		return memstore.New()
-	}
-	return must(redisstore.New(redis.NewClient(&redis.Options{
-		Addr: redisAddr, ContextTimeoutEnabled: true,
-	})))
-}
-
 // serve handles calls until the program receives a signal to stop. It then shuts down in order: the
 // server, what calls have left to do, the store.
-func serve(addr string, st store.Store) (err error) {
+func serve(addr, redisURL string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	defer func() { err = errors.Join(err, st.Close()) }()
+	st, _, closeStore, err := demo.OpenStore(ctx, redisURL)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err

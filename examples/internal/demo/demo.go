@@ -1,5 +1,5 @@
-// Package demo is what the examples with a page have in common: flags, the store, the server, and
-// the pages' files.
+// Package demo is what the examples have in common: the store, and, if they have a page, flags, the
+// server, and the pages' files.
 package demo
 
 import (
@@ -17,10 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -46,7 +42,7 @@ func (p Program) Main() {
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	p.Flags.SetOutput(stderr)
 	addr := p.Flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
-	redisAddr := p.Flags.String("redis", "", "`address` of a Redis server, for several instances; state is kept in memory if not set")
+	redisURL := RedisFlag(p.Flags)
 	switch err := p.Flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -56,15 +52,15 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		_, _ = fmt.Fprintf(stderr, "%s: unexpected argument %q\n", p.Flags.Name(), p.Flags.Arg(0))
 		return 2
 	}
-	if err := p.serve(ctx, *addr, *redisAddr, stdout); err != nil {
+	if err := p.serve(ctx, *addr, *redisURL, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "%s: %v\n", p.Flags.Name(), err)
 		return 1
 	}
 	return 0
 }
 
-func (p Program) serve(ctx context.Context, addr, redisAddr string, stdout io.Writer) (err error) {
-	st, kind, closeStore, err := openStore(ctx, redisAddr)
+func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Writer) (err error) {
+	st, kind, closeStore, err := OpenStore(ctx, redisURL)
 	if err != nil {
 		return err
 	}
@@ -99,23 +95,6 @@ func (p Program) serve(ctx context.Context, addr, redisAddr string, stdout io.Wr
 		err = errors.Join(err, served)
 	}
 	return errors.Join(err, st.Shutdown(ending))
-}
-
-func openStore(ctx context.Context, redisAddr string) (st store.Store, kind string, closeIt func() error, err error) {
-	if redisAddr == "" {
-		st := memstore.New()
-		return st, "memory", st.Close, nil
-	}
-	client := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true})
-	st, err = redisstore.New(client)
-	if err != nil {
-		return nil, "", nil, errors.Join(err, client.Close())
-	}
-	closeIt = func() error { return errors.Join(st.Close(), client.Close()) } // the client is ours
-	if err := st.Ping(ctx); err != nil {
-		return nil, "", nil, errors.Join(err, closeIt())
-	}
-	return st, "redis", closeIt, nil
 }
 
 //go:embed page

@@ -4,6 +4,7 @@ package shoptest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -49,6 +50,7 @@ func Run(t *testing.T) {
 		"a cart is filled by one request":         cartIsLocked,
 		"two carts are filled at a time":          twoCartsAtATime,
 		"two instances share their state":         twoInstances,
+		"the flag for Redis is a URL":             redisIsAURL,
 		"a signal lets requests in flight finish": signalLetsRequestsFinish,
 	} {
 		t.Run(name, test)
@@ -260,8 +262,8 @@ func twoCartsAtATime(t *testing.T) {
 }
 
 func twoInstances(t *testing.T) {
-	addr := redistest.Start(t).Addr()
-	one, two := start(t, "-redis", addr), start(t, "-redis", addr)
+	redisURL := redistest.Start(t).URL()
+	one, two := start(t, "-redis", redisURL), start(t, "-redis", redisURL)
 	checkOut := func(shop *instance) answer {
 		return shop.send(http.MethodPost, "/carts/1/checkout", "X-User", "alice", "Idempotency-Key", "k").is(t, http.StatusCreated, "order")
 	}
@@ -271,6 +273,20 @@ func twoInstances(t *testing.T) {
 	held := one.fill("1")
 	two.send(http.MethodPut, "/carts/1", "X-User", "alice").is(t, http.StatusConflict, "locked")
 	held.finish().is(t, http.StatusOK, "")
+}
+
+func redisIsAURL(t *testing.T) {
+	for value, want := range map[string]string{
+		"127.0.0.1:6379":      "-redis: want a URL",
+		"redis://127.0.0.1:1": "-redis: no reply from 127.0.0.1:1",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, binary, "-addr", "127.0.0.1:0", "-redis", value).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("with %q: %v, and it printed %q", value, err, out)
+		}
+	}
 }
 
 func signalLetsRequestsFinish(t *testing.T) {
