@@ -40,10 +40,10 @@ var (
 	ErrNoRecord = errors.New("guard: no record of the operation")
 
 	// ErrChanged is returned by [Guard.Resolve] if the record is not as it was inspected.
-	ErrChanged = errors.New("guard: record changed")
+	ErrChanged = errors.New("guard: the record has changed since it was inspected; inspect it again")
 
 	// ErrOutcomeKnown is returned by [Guard.Resolve] for an operation that has a result.
-	ErrOutcomeKnown = errors.New("guard: outcome of the operation known")
+	ErrOutcomeKnown = errors.New("guard: the outcome of the operation is known, so there is nothing to resolve")
 
 	// ErrStep is returned by [Step] for a step that cannot be recorded, or read; and matched by the
 	// *[UnknownError] of an operation whose recorded steps cannot be read.
@@ -60,15 +60,15 @@ var (
 	// ErrLost is returned if the attempt no longer owns its operation: its lease expired and
 	// another attempt took over, or the record was removed. It is also the cause with which the
 	// attempt's context ends.
-	ErrLost = errors.New("guard: attempt lost")
+	ErrLost = errors.New("guard: the attempt was lost: another one has taken over, or the record was removed")
 
 	// ErrExpired is the cause with which the context of an attempt ends if its lease was not
 	// renewed in time: another attempt may take over.
-	ErrExpired = errors.New("guard: attempt's lease expired")
+	ErrExpired = errors.New("guard: the attempt's lease expired: it was not renewed in time")
 
 	// ErrSettled is returned by the methods of an attempt that was completed or abandoned before,
 	// and is the cause with which its context ends.
-	ErrSettled = errors.New("guard: attempt already settled")
+	ErrSettled = errors.New("guard: the attempt was completed or abandoned before")
 )
 
 // InFlightError describes the lease of the attempt in flight. It matches [ErrInFlight].

@@ -14,20 +14,20 @@ var (
 	ErrNotAcquired = errors.New("lock: not acquired")
 
 	// ErrReleased is the cause with which a lease's context ends when the lease is released.
-	ErrReleased = errors.New("lock: released")
+	ErrReleased = errors.New("lock: the lease was released, by Unlock or with its Locker or store")
 
 	// ErrExpired is the cause with which a lease's context ends when the lease was not renewed in
 	// time, or is not renewed by configuration ([WithoutRenewal], [WithMaxHold]).
-	ErrExpired = errors.New("lock: lease expired")
+	ErrExpired = errors.New("lock: the lease expired: renewals failed, or WithoutRenewal or WithMaxHold ended it")
 
 	// ErrLost is the cause with which a lease's context ends when the store says that the lock is
 	// no longer held, and the error of a release that came too late: others may have held the lock
 	// since.
-	ErrLost = errors.New("lock: lost")
+	ErrLost = errors.New("lock: the lease was lost: others may have held the lock since")
 
 	// ErrDeadlock is returned if the call could never succeed, since its context holds the lock
 	// that it would wait for.
-	ErrDeadlock = errors.New("lock: deadlock")
+	ErrDeadlock = errors.New("lock: deadlock: the context holds a lock that must be released first")
 
 	// ErrInvalidKey is matched by the error of a call with a key that is empty or longer than 1,024
 	// bytes. Nothing was sent to the store.

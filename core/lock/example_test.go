@@ -90,7 +90,7 @@ func ExampleLease_Context() {
 	// Output:
 	// shelf 1
 	// shelf 2
-	// lock: lost
+	// lock: the lease was lost: others may have held the lock since
 }
 
 // The resource refuses the writes of a holder that has lost its lock.
@@ -131,7 +131,7 @@ func ExampleLease_Fence() {
 	// Output:
 	// written: final
 	// refused: the rest of the draft
-	// lock: lost
+	// lock: the lease was lost: others may have held the lock since
 	// <nil>
 }
 

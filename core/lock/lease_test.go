@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +32,7 @@ func TestLockIsRenewedUntilItIsReleased(t *testing.T) {
 		mustUnlock(t, lease)
 		wantEnded(t, lease, lock.ErrReleased)
 		wantFree(t, w, "k")
-		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrReleased) {
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrReleased) || !strings.Contains(err.Error(), "by Unlock") {
 			t.Errorf("Unlock again: %v", err)
 		}
 		if err := lease.Verify(t.Context()); !errors.Is(err, lock.ErrReleased) {

@@ -19,16 +19,16 @@ var (
 
 	// ErrReleased is the cause with which a permit's context ends when the permit is released, and
 	// the error of a second release.
-	ErrReleased = errors.New("semaphore: released")
+	ErrReleased = errors.New("semaphore: the permit was released, by Release or with its Semaphore or store")
 
 	// ErrExpired is the cause with which a permit's context ends when the permit was not renewed in
 	// time, or is not renewed by configuration ([WithoutRenewal], [WithMaxHold]).
-	ErrExpired = errors.New("semaphore: permit expired")
+	ErrExpired = errors.New("semaphore: the permit expired: renewals failed, or WithoutRenewal or WithMaxHold ended it")
 
 	// ErrLost is the cause with which a permit's context ends when the store says that it is no
 	// longer held, and the error of a release that came too late: others may have held its room
 	// since.
-	ErrLost = errors.New("semaphore: permit lost")
+	ErrLost = errors.New("semaphore: the permit was lost: others may have held its room since")
 
 	// ErrInvalidKey is matched by the error of a call with a key that is empty or longer than 1,024
 	// bytes, and with such a participant of a [Latch]. Nothing was sent to the store.

@@ -85,7 +85,7 @@ func ExamplePermit_Release() {
 	fmt.Println(another.Release(ctx))
 	// Output:
 	// <nil>
-	// semaphore: released
+	// semaphore: the permit was released, by Release or with its Semaphore or store
 	// 1 in use; still mine: false still another's: true
 	// <nil>
 }

@@ -35,7 +35,7 @@ var (
 	ErrNotSupported = fmt.Errorf("lockkeeper: %w by this store", errors.ErrUnsupported)
 
 	// ErrWithdrawn is what AwaitLease returns for a request that was released.
-	ErrWithdrawn = errors.New("lockkeeper: request withdrawn")
+	ErrWithdrawn = errors.New("lockkeeper: the request was withdrawn, since its ID was released")
 
 	// ErrManySlots is matched by the error of a decision about the buckets of several keys that
 	// this store does not keep in one place, as Redis Cluster may not. It also matches

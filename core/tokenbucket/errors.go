@@ -12,12 +12,12 @@ var (
 	// limit or a plan that cannot be kept. The text says which part of it is wrong, and why.
 	ErrInvalidLimit = errors.New("tokenbucket: invalid limit")
 
-	// ErrInvalidKey is returned for a key that is empty or longer than 1,024 bytes.
+	// ErrInvalidKey is matched by the error of a key that is empty or longer than 1,024 bytes.
 	// Nothing was sent to the store.
 	ErrInvalidKey = errors.New("tokenbucket: invalid key")
 
-	// ErrInvalidCost is returned for a negative cost, and by AllowAtMost for none. Nothing was sent
-	// to the store.
+	// ErrInvalidCost is matched by the error of a negative cost, and of AllowAtMost for none. Nothing
+	// was sent to the store.
 	ErrInvalidCost = errors.New("tokenbucket: invalid cost")
 
 	// ErrUnknownUnit is matched by the error of a cost in a unit that no limit of the key counts.
@@ -46,6 +46,11 @@ var (
 	// affordable. Nothing was charged.
 	ErrCostExceedsBurst = errors.New("tokenbucket: cost exceeds the burst")
 )
+
+// invalidCost returns the error of a call with n tokens.
+func invalidCost(call string, n, least int64) error {
+	return fmt.Errorf("%w: %s of %d tokens, where %d is the least", ErrInvalidCost, call, n, least)
+}
 
 // CostError says which limit can never afford a cost. It matches [ErrCostExceedsBurst].
 type CostError struct {

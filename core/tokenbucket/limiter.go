@@ -176,6 +176,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // store.ErrUnconfirmed too, the charge may have been made. It is not retried, so that no key is
 // charged twice.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
+	if n < 0 {
+		return d, invalidCost("AllowN", n, 0)
+	}
 	err = l.decide(ctx, key, n, true, &d)
 	return d, err
 }
@@ -194,11 +197,11 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 
 // AllowAtMost takes as many tokens of the key as there are, up to n: the same number of every limit
 // of its plan, which the decision's Taken has. If there is none, it is a denial, whose RetryAfter
-// is that of one token. n may exceed a burst; less than 1 is [ErrInvalidCost]. Other errors are
+// is that of one token. n may exceed a burst; less than 1 is an [ErrInvalidCost]. Other errors are
 // those of AllowN.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 1 {
-		return d, ErrInvalidCost
+		return d, invalidCost("AllowAtMost", n, 1)
 	}
 	plan, err := l.limits(ctx, key)
 	if err != nil {
@@ -254,9 +257,6 @@ func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequ
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
 // takes about as long as making it. The first decision about a request asks the candidate, too.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, first bool, d *Decision) error {
-	if n < 0 {
-		return ErrInvalidCost
-	}
 	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return err

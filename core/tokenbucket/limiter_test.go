@@ -307,3 +307,25 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// An operator reads in the error which call was given what.
+func TestInvalidCostText(t *testing.T) {
+	ctx := t.Context()
+	l, _ := newLimiter(t, tokenbucket.PerMinute(5).Named("requests"))
+	first := func(_ any, err error) error { return err }
+	reservation := must(l.ReserveN(ctx, "k", 1))
+	for want, err := range map[string]error{
+		"AllowN of -1 tokens, where 0 is the least":     first(l.AllowN(ctx, "k", -1)),
+		"AllowAtMost of 0 tokens, where 1 is the least": first(l.AllowAtMost(ctx, "k", 0)),
+		"WaitN of -2 tokens, where 0 is the least":      l.WaitN(ctx, "k", -2),
+		"Ask of -3 tokens, where 0 is the least":        first(tokenbucket.All(ctx, l.Ask("k", -3))),
+		"Reserve of -4 tokens, where 0 is the least":    first(l.Reserve(ctx, "k", tokenbucket.Cost{"requests": -4})),
+		"Reserve of -5 tokens, where 0 is the least":    first(l.Reserve(ctx, "k", tokenbucket.Cost{"elephants": -5})),
+		"ReserveN of -6 tokens, where 0 is the least":   first(l.ReserveN(ctx, "k", -6)),
+		"Use of -7 tokens, where 0 is the least":        reservation.Use("requests", -7),
+	} {
+		if !errors.Is(err, tokenbucket.ErrInvalidCost) || err.Error() != "tokenbucket: invalid cost: "+want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -58,7 +58,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...Re
 // does and with its errors: a reservation by those who know no units, to give back or to keep.
 func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...ReserveOption) (*Reservation, error) {
 	if n < 0 {
-		return nil, ErrInvalidCost
+		return nil, invalidCost("ReserveN", n, 0)
 	}
 	plan, err := l.limits(ctx, key)
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
 		m := &p.meters[i]
 		n, ok := cost[m.unit]
 		if n < 0 {
-			return nil, ErrInvalidCost
+			return nil, invalidCost("Reserve", n, 0)
 		}
 		if ok && !p.counts(m.unit, i) {
 			known++
@@ -120,7 +120,7 @@ func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
 	for unit, n := range cost { // a map takes long to walk through
 		switch {
 		case n < 0:
-			return nil, ErrInvalidCost
+			return nil, invalidCost("Reserve", n, 0)
 		case len(p.meters) > 0 && !p.counts(unit, len(p.meters)):
 			return nil, fmt.Errorf("%w: %q", ErrUnknownUnit, unit)
 		}
@@ -190,7 +190,7 @@ func (r *Reservation) Reduced() bool { return r.reduced }
 // count.
 func (r *Reservation) Use(unit string, n int64) error {
 	if n < 0 {
-		return ErrInvalidCost
+		return invalidCost("Use", n, 0)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

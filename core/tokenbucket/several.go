@@ -139,7 +139,7 @@ func together(asks []Ask) ([]Ask, error) {
 		case a.limiter == nil:
 			return nil, errors.New("tokenbucket: All: nil limiter")
 		case a.n < 0:
-			return nil, ErrInvalidCost
+			return nil, invalidCost("Ask", a.n, 0)
 		}
 		j := slices.IndexFunc(asks[:i], a.sameKey)
 		if j < 0 {

@@ -49,6 +49,9 @@ func (w KeyWaiter) WaitN(ctx context.Context, n int) error {
 
 // waitUntraced is WaitN without telemetry.
 func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
+	if n < 0 {
+		return invalidCost("WaitN", n, 0)
+	}
 	first := true // decision
 	if !l.queues.any(key) {
 		var d Decision

@@ -148,7 +148,7 @@ func Example_forceUnlock() {
 	// Output:
 	// worker-3 has held it for 0s; 0 wait
 	// ended: true
-	// lock: lost
+	// lock: the lease was lost: others may have held the lock since
 }
 
 func Example_resetLimit() {

@@ -114,7 +114,7 @@ const maxLimits = 1024
 func NewLimiter(rdb redis.UniversalClient, opts ...redisstore.Option) *Limiter {
 	st, err := redisstore.New(rdb, opts...)
 	if err != nil {
-		err = fmt.Errorf("redisrate: NewLimiter: %w: %w", store.ErrMisconfigured, err)
+		err = fmt.Errorf("NewLimiter: %w: %w", store.ErrMisconfigured, err)
 		slog.Error("redisrate: every call will fail", "error", err)
 	}
 	return &Limiter{&state{store: st, err: err, byLimit: make(map[Limit]*tokenbucket.Limiter)}}
@@ -125,7 +125,7 @@ func (l *Limiter) Close() error {
 	if l.state == nil || l.state.store == nil {
 		return nil
 	}
-	return l.state.store.Close()
+	return named(l.state.store.Close())
 }
 
 // Allow takes one token of the key. It is AllowN(ctx, key, limit, 1).
@@ -137,12 +137,12 @@ func (l Limiter) Allow(ctx context.Context, key string, limit Limit) (*Result, e
 // looks at the bucket.
 //
 // The error matches tokenbucket.ErrInvalidLimit for a rate below 1 or a period that is not positive,
-// tokenbucket.ErrInvalidCost for a negative n, tokenbucket.ErrInvalidKey, or store.ErrUnavailable, or is
-// the context's. Nothing was charged then, except where it matches store.ErrUnconfirmed.
+// tokenbucket.ErrInvalidCost for a negative n, tokenbucket.ErrInvalidKey, or store.ErrUnavailable, or
+// the context's error. Nothing was charged then, except where it matches store.ErrUnconfirmed.
 func (l Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
 	limiter, err := l.of(limit)
 	if err != nil {
-		return nil, err
+		return nil, named(err)
 	}
 	var d tokenbucket.Decision
 	never := n > 0 && n > limit.Burst
@@ -152,7 +152,7 @@ func (l Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*R
 		d, err = limiter.AllowN(ctx, key, int64(n))
 	}
 	if err != nil {
-		return nil, err
+		return nil, named(err)
 	}
 	r := resultOf(limit, &d)
 	switch {
@@ -170,7 +170,7 @@ func (l Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*R
 func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
 	limiter, err := l.of(limit)
 	if err != nil {
-		return nil, err
+		return nil, named(err)
 	}
 	var d tokenbucket.Decision
 	never := limit.Burst < 1
@@ -180,7 +180,7 @@ func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int
 		d, err = limiter.AllowAtMost(ctx, key, int64(n))
 	}
 	if err != nil {
-		return nil, err
+		return nil, named(err)
 	}
 	r := resultOf(limit, &d)
 	r.Allowed = int(d.Taken)
@@ -194,9 +194,17 @@ func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	limiter, err := l.of(PerSecond(1)) // all limits have the same bucket
 	if err != nil {
-		return err
+		return named(err)
 	}
-	return limiter.Reset(ctx, key)
+	return named(limiter.Reset(ctx, key))
+}
+
+// named returns an error with the prefix of this package, whichever other one it comes from.
+func named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("redisrate: %w", err)
 }
 
 // of returns the limiter of a limit.
@@ -204,7 +212,7 @@ func (l Limiter) of(limit Limit) (*tokenbucket.Limiter, error) {
 	s := l.state
 	switch {
 	case s == nil:
-		return nil, errors.New("redisrate: a Limiter that NewLimiter has not made")
+		return nil, errors.New("a Limiter that NewLimiter has not made")
 	case s.err != nil:
 		return nil, s.err
 	}

@@ -151,6 +151,9 @@ func TestBucketsAreSharedWithTokenbucket(t *testing.T) {
 	}
 }
 
+// named reports whether an error has the prefix of the package.
+func named(err error) bool { return strings.HasPrefix(err.Error(), "redisrate: ") }
+
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -174,12 +177,15 @@ func TestErrors(t *testing.T) {
 		"at most a negative cost":  {func() (*redisrate.Result, error) { return l.AllowAtMost(ctx, "k", limit, -1) }, tokenbucket.ErrInvalidCost},
 		"a context that has ended": {func() (*redisrate.Result, error) { return l.Allow(ended, "k", limit) }, context.Canceled},
 	} {
-		if r, err := call.call(); r != nil || !errors.Is(err, call.want) {
+		if r, err := call.call(); r != nil || !errors.Is(err, call.want) || !named(err) {
 			t.Errorf("%s: %+v, %v; want %v", what, r, err, call.want)
 		}
 	}
+	if err := l.Reset(ctx, ""); !errors.Is(err, tokenbucket.ErrInvalidKey) || !named(err) {
+		t.Errorf("a reset of no key: %v", err)
+	}
 	server.Stop()
-	if r, err := l.Allow(ctx, "k", limit); r != nil || !store.Down(err) {
+	if r, err := l.Allow(ctx, "k", limit); r != nil || !store.Down(err) || !named(err) {
 		t.Errorf("without a server: %+v, %v", r, err)
 	}
 }
@@ -195,7 +201,7 @@ func TestARefusedClient(t *testing.T) {
 	for what, l := range map[string]*redisrate.Limiter{
 		"without ContextTimeoutEnabled": redisrate.NewLimiter(deaf), "nil": redisrate.NewLimiter(nil), "a typed nil": redisrate.NewLimiter(none),
 	} {
-		if _, err := l.Allow(t.Context(), "k", redisrate.PerSecond(1)); !errors.Is(err, store.ErrMisconfigured) || store.Down(err) {
+		if _, err := l.Allow(t.Context(), "k", redisrate.PerSecond(1)); !errors.Is(err, store.ErrMisconfigured) || store.Down(err) || !named(err) {
 			t.Errorf("%s: Allow: %v", what, err)
 		}
 		if _, err := l.AllowAtMost(t.Context(), "k", redisrate.PerSecond(1), 1); !errors.Is(err, store.ErrMisconfigured) {
@@ -209,8 +215,8 @@ func TestARefusedClient(t *testing.T) {
 		}
 	}
 	zero := new(redisrate.Limiter)
-	if _, err := zero.Allow(t.Context(), "k", redisrate.PerSecond(1)); err == nil {
-		t.Error("the zero Limiter allows")
+	if _, err := zero.Allow(t.Context(), "k", redisrate.PerSecond(1)); err == nil || !named(err) {
+		t.Errorf("the zero Limiter allows: %v", err)
 	}
 	if err := zero.Close(); err != nil {
 		t.Error(err)
@@ -223,7 +229,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Allow(t.Context(), "k", redisrate.PerSecond(1)); !errors.Is(err, store.ErrClosed) {
+	if _, err := l.Allow(t.Context(), "k", redisrate.PerSecond(1)); !errors.Is(err, store.ErrClosed) || !named(err) {
 		t.Errorf("Allow after Close: %v", err)
 	}
 }
