@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
@@ -52,6 +53,10 @@ import (
 // permit in use for about one round trip to the store. If the permit was lost while the handler
 // ran, nethttp.OnError is called; the answer is the handler's.
 //
+// Middleware that answers while its handler runs, such as http.TimeoutHandler, belongs outside:
+// inside, the permit is released when it answers, and others run beside its handler. If the
+// middleware is given an http.TimeoutHandler, it is logged.
+//
 // A request whose client disconnects while it waits leaves the queue, also behind the idempotency
 // middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
 // known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
@@ -63,5 +68,6 @@ import (
 // nethttp.OnDeny, and those of package policy for every middleware. New panics if sem or key is
 // nil, and what it returns if the handler is.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
-	return adapter.Handler("concurrency", httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts))
+	m := httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts)
+	return adapter.UntilItEnds("concurrency", setting.Of(opts).Logger, m)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
@@ -44,6 +45,10 @@ import (
 // client is still connected. If it was lost while the handler ran, or cannot be released in time,
 // nethttp.OnError is called; the answer is the handler's.
 //
+// Middleware that answers while its handler runs, such as http.TimeoutHandler, belongs outside:
+// inside, the lock is released when it answers, and others run beside its handler. If the
+// middleware is given an http.TimeoutHandler, it is logged.
+//
 // A request whose client disconnects while it waits leaves the queue, also behind the idempotency
 // middleware, and the handler does not run. So that a server notices it over HTTP/1.1, a body of
 // known length up to 64 KiB is read before the request waits, 16 MiB of such bodies in total; a
@@ -57,5 +62,6 @@ import (
 // nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
 // if locker or key is nil, and what it returns if the handler is.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
-	return adapter.Handler("exclusive", httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts))
+	m := httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts)
+	return adapter.UntilItEnds("exclusive", setting.Of(opts).Logger, m)
 }

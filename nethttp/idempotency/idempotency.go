@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/adapter"
 )
@@ -88,6 +89,10 @@ import (
 // one that panicked, and the client gets 503. A handler whose success is an empty 200 calls
 // WriteHeader.
 //
+// Middleware that answers while its handler runs, such as http.TimeoutHandler, belongs outside:
+// inside, its answer is the one that is recorded, whatever the handler does after it. If the
+// middleware is given an http.TimeoutHandler, it is logged.
+//
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
 // policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
@@ -97,7 +102,8 @@ import (
 // than the guard's lease, or options contradict each other, and what it returns if the handler is
 // nil.
 func New(g *guard.Guard, scope nethttp.ScopeFunc, opts ...policy.IdempotencyOption) func(http.Handler) http.Handler {
-	return adapter.Handler("idempotency", httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts))
+	m := httpmw.Idempotency(adapter.NetHTTP{}, "nethttp", g, ofRequest{scope}, opts)
+	return adapter.UntilItEnds("idempotency", setting.Of(opts).Logger, m)
 }
 
 // KeyFrom reads the idempotency key with key instead of from the Idempotency-Key header: from

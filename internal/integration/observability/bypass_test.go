@@ -169,6 +169,7 @@ func driveMistakes(w *world, st store.Store) {
 		r.Header.Set("Idempotency-Key", secretIdempotency+"-in-order-"+strconv.Itoa(n))
 		h.ServeHTTP(httptest.NewRecorder(), r)
 	}
+	locked(http.TimeoutHandler(handler, patience, ""))
 }
 
 // driveMisconfiguration uses a server that requires a password.

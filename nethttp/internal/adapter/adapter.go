@@ -2,7 +2,10 @@
 package adapter
 
 import (
+	"cmp"
+	"log/slog"
 	"net/http"
+	"reflect"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -34,6 +37,22 @@ func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.
 			panic(name + ": New: nil handler")
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = m(Context{w, r, next}, handle) })
+	}
+}
+
+// timeoutHandler is the type of what http.TimeoutHandler returns.
+var timeoutHandler = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
+
+// UntilItEnds is Handler for a middleware that acts when the handler has ended. An http.TimeoutHandler
+// returns while its handler runs, which is logged when the middleware is given one.
+func UntilItEnds(name string, l *slog.Logger, m httpmw.Middleware[Context]) func(http.Handler) http.Handler {
+	l = cmp.Or(l, slog.Default())
+	wrap := Handler(name, m)
+	return func(next http.Handler) http.Handler {
+		if reflect.TypeOf(next) == timeoutHandler {
+			l.Warn("lockkeeper: a TimeoutHandler stands inside, and returns while its handler runs; it belongs outside", "middleware", name)
+		}
+		return wrap(next)
 	}
 }
 
