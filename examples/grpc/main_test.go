@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -46,6 +47,7 @@ func buildAndRun(m *testing.M) int {
 // instance is a running server, and a connection to it.
 type instance struct {
 	addr   string
+	health grpc_health_v1.HealthClient
 	cmd    *exec.Cmd
 	stderr bytes.Buffer // to be read when the program has ended
 	shop   shop.ShopClient
@@ -81,7 +83,7 @@ func start(t *testing.T, args ...string) *instance {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	i.shop = shop.NewShopClient(conn)
+	i.shop, i.health = shop.NewShopClient(conn), grpc_health_v1.NewHealthClient(conn)
 	return i
 }
 
@@ -194,5 +196,22 @@ func TestSignal(t *testing.T) {
 	}
 	if err := i.cmd.Wait(); err != nil || i.stderr.Len() > 0 {
 		t.Errorf("it ended with %v: %s", err, i.stderr.String())
+	}
+}
+
+// A probe has no user and no key, and is not refused because others have used the limit up.
+func TestProbes(t *testing.T) {
+	server := start(t)
+	for n := range 60 {
+		if reply, err := server.health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil || reply.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Fatalf("probe %d: %v, %v", n, reply, err)
+		}
+	}
+	watch, err := server.health.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := watch.Recv(); err != nil || reply.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("a watch: %v, %v", reply, err)
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"context"
 	"crypto/rand"
 	"log"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -37,16 +41,24 @@ func newShop(st store.Store) *grpc.Server {
 	checkoutOnly := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.FullMethod() != shop.Shop_Checkout_FullMethodName })
 	watchOnly := grpcmw.Unless(func(call *grpcmw.Call) bool { return call.FullMethod() != shop.Shop_WatchStock_FullMethodName })
 
+	// Probes and reflection have neither a user nor a key, and must not be refused because of others.
+	exceptProbes := grpcmw.Unless(func(call *grpcmw.Call) bool { return isProbe(call.FullMethod()) })
+
 	server := grpc.NewServer(grpcmw.ServerOptions(
-		ratelimit.New(calls, grpcmw.ByPeer(), report),
+		ratelimit.New(calls, grpcmw.ByPeer(), exceptProbes, report),
 		grpcmw.Interceptors{Unary: authenticate, Stream: authenticateStream},
-		idempotency.New(orders, grpcmw.ScopeBy(user), policy.Required(), idempotency.PassStreams(), report),
+		idempotency.New(orders, grpcmw.ScopeBy(user), policy.Required(), idempotency.PassStreams(), exceptProbes, report),
 		exclusive.New(carts, grpcmw.Join(user, grpcmw.ByField("cart_id")), policy.Wait(time.Second), checkoutOnly, report),
 		concurrency.New(watchers, user, watchOnly, report),
 	)...)
 	shop.RegisterShopServer(server, shopServer{})
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	reflection.Register(server) // a public server may not want this
 	return server
 }
+
+// isProbe reports whether a method is one of gRPC's own services: health checks and reflection.
+func isProbe(method string) bool { return strings.HasPrefix(method, "/grpc.") }
 
 type shopServer struct{ shop.UnimplementedShopServer }
 

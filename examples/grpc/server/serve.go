@@ -57,7 +57,10 @@ func serve(addr, redisURL string) (err error) {
 	return st.Shutdown(ending)
 }
 
-func authenticate(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func authenticate(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if isProbe(info.FullMethod) {
+		return handler(ctx, req)
+	}
 	ctx, err := withUser(ctx)
 	if err != nil {
 		return nil, err
@@ -65,7 +68,10 @@ func authenticate(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler
 	return handler(ctx, req)
 }
 
-func authenticateStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func authenticateStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if isProbe(info.FullMethod) {
+		return handler(srv, ss)
+	}
 	ctx, err := withUser(ss.Context())
 	if err != nil {
 		return err
