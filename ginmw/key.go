@@ -1,5 +1,11 @@
 // Package ginmw has what the gin middleware of all policies share: functions that return the key or
 // the scope of a request, and the options of every middleware. The middleware are its subpackages.
+//
+// Handlers pass c.Request.Context() on, and to the FromContext of lock, semaphore, guard and
+// tokenbucket, and not c itself. Unless Engine.ContextWithFallback is set, a *gin.Context has none
+// of its request's values and never ends: FromContext finds nothing in it, Lock does not know that
+// the request holds the lock and waits for itself, and nothing stops when the client leaves or the
+// lease is lost.
 package ginmw
 
 import (

@@ -45,7 +45,8 @@ type Attempt struct {
 
 type contextKey struct{}
 
-// FromContext returns the attempt whose context ctx is or derives from.
+// FromContext returns the attempt whose context ctx is or derives from. In gin pass
+// c.Request.Context(), not c: see package ginmw.
 func FromContext(ctx context.Context) (*Attempt, bool) {
 	a, ok := ctx.Value(contextKey{}).(*Attempt)
 	return a, ok

@@ -21,7 +21,8 @@ type Lease struct {
 
 type contextKey struct{}
 
-// FromContext returns the innermost lease that ctx derives from.
+// FromContext returns the innermost lease that ctx derives from. In gin pass c.Request.Context(),
+// not c: see package ginmw.
 func FromContext(ctx context.Context) (*Lease, bool) {
 	l, ok := ctx.Value(contextKey{}).(*Lease)
 	return l, ok

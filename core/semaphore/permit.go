@@ -13,7 +13,8 @@ type Permit struct{ lease lease.Lease }
 
 type contextKey struct{}
 
-// FromContext returns the innermost permit that ctx derives from.
+// FromContext returns the innermost permit that ctx derives from. In gin pass c.Request.Context(),
+// not c: see package ginmw.
 func FromContext(ctx context.Context) (*Permit, bool) {
 	p, ok := ctx.Value(contextKey{}).(*Permit)
 	return p, ok

@@ -173,7 +173,8 @@ func NewContext(ctx context.Context, r *Reservation) context.Context {
 	return context.WithValue(ctx, reservationKey{}, r)
 }
 
-// FromContext returns the reservation of the request that ctx is of.
+// FromContext returns the reservation of the request that ctx is of. In gin pass
+// c.Request.Context(), not c: see package ginmw.
 func FromContext(ctx context.Context) (*Reservation, bool) {
 	r, _ := ctx.Value(reservationKey{}).(*Reservation)
 	return r, r != nil
