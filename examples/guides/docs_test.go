@@ -31,6 +31,13 @@ func TestCodeOfPages(t *testing.T) {
 	}
 }
 
+// A reader who copies the code of a guide has all that it needs.
+func TestCodeOfGuidesIsComplete(t *testing.T) {
+	for _, finding := range repository(t).Complete("docs/guides") {
+		t.Error(finding)
+	}
+}
+
 func TestLinksOfPages(t *testing.T) {
 	for _, finding := range repository(t).Links() {
 		t.Error(finding)

@@ -25,15 +25,18 @@ const anyLines = "// …"
 
 // source is the lines of a Go file that are not blank, as plain returns them.
 type source struct {
-	path  string
-	lines []string
+	path, text string
+	lines      []string
+	numbers    []int // of lines, from 1
 }
 
 func newSource(name, text string) source {
-	s := source{path: name}
+	s := source{path: name, text: text}
+	number := 0
 	for text := range strings.Lines(text) {
+		number++
 		if text = plain(text); text != "" {
-			s.lines = append(s.lines, text)
+			s.lines, s.numbers = append(s.lines, text), append(s.numbers, number)
 		}
 	}
 	return s

@@ -60,6 +60,32 @@ func TestCode(t *testing.T) {
 	want(t, "other languages", check(t, (*Repository).Code, "a.md", "```sh\nunlock\n```\n\n````md\n```go\nx\n```\n````\n"))
 }
 
+func TestComplete(t *testing.T) {
+	const file = "package shop\n\nimport (\n\t\"context\"\n\t\"fmt\"\n\n\t\"example.com/go-redis/v9\"\n)\n\n" +
+		"func buy(ctx context.Context, client *redis.Client) {\n\tfmt := price(1)\n\tclient.Pay(fmt)\n}\n"
+	const other = "package shop\n\nfunc price(n int) int { return n }\n"
+	const code = "func buy(ctx context.Context, client *redis.Client) {\n\tfmt := price(1)\n"
+	const imports = "import (\n\t\"context\"\n\t// …\n\t\"example.com/go-redis/v9\"\n)\n"
+	block := func(code string) string { return "```go\n" + code + "```\n" }
+	none := []string{`docs/a.md:1: code uses "context" of s/shop.go`, `docs/a.md:1: code uses "example.com/go-redis/v9" of s/shop.go`, "docs/a.md:1: code uses price of s/shop.go"}
+	for what, test := range map[string]struct {
+		text    string
+		finding []string
+	}{
+		"nothing else":         {block(code), none},
+		"the imports":          {block(code) + block(imports), none[2:]},
+		"all":                  {block(imports) + block(code) + block("func price(n int) int { return n }\n"), nil},
+		"a name":               {block(imports) + block(code) + "`price` is yours.", nil},
+		"a name of a part":     {block(imports) + block(code) + "`price(1)` is yours.", none[2:]},
+		"another part of it":   {block("client.Pay(fmt)\n"), nil},
+		"the end after a gap":  {block("import (\n// …\nfmt := price(1)\n"), none[2:]},
+		"code of another kind": {"```sh\nfmt := price(1)\n```\n", nil},
+	} {
+		complete := func(r *Repository) []string { return r.Complete("docs") }
+		want(t, what, check(t, complete, "s/shop.go", file, "s/price.go", other, "docs/a.md", test.text, "b.md", block(code)), test.finding...)
+	}
+}
+
 func TestLinks(t *testing.T) {
 	const page = "# The `first` page: 1, 2\n\n## Same\n\n## Same\n\n<a id=\"here\"></a>\n"
 	for what, test := range map[string]struct {
