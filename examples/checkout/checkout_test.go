@@ -37,7 +37,7 @@ func TestBadFlags(t *testing.T) {
 		{"-addr", "300.0.0.1:x"}, {"extra"}, {"-redis", "redis://127.0.0.1:1", "-postgres", "postgres://x@127.0.0.1:1/x"},
 	} {
 		out, err := exec.Command(binary, args...).CombinedOutput()
-		if err == nil || len(out) == 0 || strings.Contains(string(out), "panic") {
+		if err == nil || len(out) == 0 || strings.Contains(string(out), "panic") || !strings.Contains(string(out), args[0]) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}

@@ -32,7 +32,7 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	st := of.store
 	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-rate, -burst: %w", err)
 	}
 	if c.wait != 0 && (c.wait < time.Millisecond || c.wait > time.Hour) {
 		return nil, fmt.Errorf("-wait: %v is neither 0 nor between 1ms and 1h", c.wait)
@@ -54,7 +54,7 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	}
 	orders, err := guard.New(st, "checkout", options...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-lease: %w", err)
 	}
 	stock, err := lock.New(st, "stock", lock.WithTTL(c.lease))
 	if err != nil {

@@ -37,7 +37,7 @@ func serve(addr, redisURL string) (err error) {
 	defer func() { err = errors.Join(err, closeStore()) }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("-addr: %w", err)
 	}
 	// A client that sends its cart slowly blocks others for at most this long.
 	server := &http.Server{Handler: newShop(st), ReadTimeout: 10 * time.Second}

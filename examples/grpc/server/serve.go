@@ -38,7 +38,7 @@ func serve(addr, redisURL string) (err error) {
 	defer func() { err = errors.Join(err, closeStore()) }()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("-addr: %w", err)
 	}
 	server := newShop(st)
 	failed := make(chan error, 1)

@@ -72,7 +72,7 @@ func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Wri
 	defer end()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("-addr: %w", err)
 	}
 	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
