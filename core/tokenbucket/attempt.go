@@ -179,8 +179,8 @@ func (r *Reservation) endAttempt(ctx context.Context, corrections []store.Charge
 	first := len(charges)
 	for i := range r.plan.meters {
 		m := &r.plan.meters[i]
-		c := m.open(0)
-		c.Cost = -time.Duration(r.reserved[i].Cost/m.interval) * c.Interval
+		c := m.open(int64(r.reserved[i].Cost / m.interval))
+		c.Cost *= -1
 		charges = append(charges, c)
 	}
 	last := len(charges)

@@ -30,7 +30,7 @@ func TestTransportWaitsForATokenOfTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				st := memstore.New()
-				defer st.Close() //nolint:errcheck // it holds nothing
+				defer st.Close()
 				served := newLimiter(st, tokenbucket.PerMinute(1).Burst(15))
 				handler := ratelimit.New(served, nethttp.Global(), test.server...)(http.NotFoundHandler())
 				own := must(tokenbucket.New(st, "own", tokenbucket.PerSecond(1000)))
