@@ -115,7 +115,7 @@ func (s *Store) works(writes bool) error {
 func (s *Store) noConnection(waiting context.Context, admitted breaker.Call, err error) {
 	if waiting.Err() != nil || s.life.Err() != nil {
 		admitted.End(breaker.ErrNoEvidence)
-		s.breaker.Miss()
+		s.breaker.Doubt(time.Now())
 	} else if endedByAdministrator(err) {
 		admitted.End(breaker.ErrNoEvidence)
 	} else {

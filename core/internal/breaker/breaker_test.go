@@ -25,6 +25,7 @@ type server struct {
 	mu         sync.Mutex
 	answer     error
 	hangs      bool
+	takes      time.Duration
 	probes     int
 	log        strings.Builder
 	background sync.WaitGroup
@@ -41,12 +42,15 @@ func newServer(t *testing.T) *server {
 		Probe: func() error {
 			s.mu.Lock()
 			s.probes++
-			hangs, answer := s.hangs, s.answer
+			hangs, takes := s.hangs, s.takes
 			s.mu.Unlock()
 			if hangs {
 				time.Sleep(time.Hour)
 			}
-			return answer
+			time.Sleep(takes)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.answer
 		},
 		IsDecisive: func(err error) bool { return errors.Is(err, errRefused) },
 		Explain: func(err error) error {
@@ -59,6 +63,12 @@ func newServer(t *testing.T) *server {
 	})
 	t.Cleanup(func() { end(); s.background.Wait() })
 	return s
+}
+
+func (s *server) probed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.probes
 }
 
 func (s *server) becomes(answer error) {
@@ -77,8 +87,9 @@ func (s *server) call(t *testing.T, result error) {
 	c.End(result)
 }
 
-// logged reports whether the log has a line with all parts. Nothing logs at the time.
+// logged reports whether the log has a line with all parts.
 func (s *server) logged(parts ...string) bool {
+	synctest.Wait() // nothing logs at the time
 	for line := range strings.Lines(s.log.String()) {
 		has := true
 		for _, part := range parts {
@@ -91,36 +102,44 @@ func (s *server) logged(parts ...string) bool {
 	return false
 }
 
-func TestSeveralFailuresInARowOpenIt(t *testing.T) {
+// A failure has a new connection asked at once, and only what that says opens the breaker.
+func TestAFailureIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		for range 3 {
-			for range breaker.TripAfter - 1 {
-				s.call(t, errSilent)
-				s.call(t, breaker.ErrNoEvidence)
+		for i := range 10 {
+			s.call(t, errSilent)
+			synctest.Wait()
+			if s.IsOpen() || s.probed() != i+1 {
+				t.Fatalf("after %d probes of a server that works it is open: %v", s.probed(), s.IsOpen())
 			}
-			s.call(t, nil)
+			time.Sleep(time.Second)
+		}
+		s.becomes(breaker.ErrNoEvidence)
+		s.call(t, errSilent)
+		synctest.Wait()
+		s.call(t, breaker.ErrNoEvidence)
+		s.call(t, nil)
+		synctest.Wait()
+		if s.IsOpen() || s.probed() != 11 {
+			t.Fatalf("no evidence: after %d probes it is open: %v", s.probed(), s.IsOpen())
 		}
 		s.becomes(errSilent)
-		for range breaker.TripAfter {
-			if s.IsOpen() {
-				t.Fatal("it opened too early")
-			}
-			s.call(t, errSilent)
-		}
+		s.call(t, errSilent)
+		synctest.Wait()
 		_, err := s.Allow()
 		if !breaker.Refused(err) || store.CauseOf(err) != store.Timeout || !store.Down(err) {
 			t.Errorf("refused with %v", err)
 		}
-		if want := "lockkeeper: store unavailable: the circuit breaker of tape is open: no reply"; err.Error() != want {
-			t.Errorf("says %q, want %q", err, want)
+		if want := "lockkeeper: store unavailable: the circuit breaker of tape is open: no reply"; err == nil || err.Error() != want {
+			t.Errorf("says %v, want %q", err, want)
 		}
 		if !s.logged("level=WARN", "lockkeeper: tape is down; calls fail at once until it replies", "cause=timeout", "address=reel:1") {
 			t.Errorf("logged %s", &s.log)
 		}
+		before := s.probed()
 		time.Sleep(time.Second)
-		if !s.IsOpen() || s.probes < 2 {
-			t.Errorf("it is open: %v, after %d probes that failed", s.IsOpen(), s.probes)
+		if n := s.probed() - before; !s.IsOpen() || n < 3 || n > 5 {
+			t.Errorf("it is open: %v, after %d probes in a second", s.IsOpen(), n)
 		}
 		s.becomes(nil)
 		time.Sleep(time.Second)
@@ -150,13 +169,13 @@ func TestADecisiveFailureOpensItAtOnce(t *testing.T) {
 	})
 }
 
-// The result of a call that was made although the breaker is open does not close it.
+// The result of a call that was made although the breaker is open does not count.
 func TestTheZeroCallDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
+		breaker.Call{}.End(errRefused)
 		s.becomes(errSilent)
-		s.Trip()
-		s.call(t, errSilent)
+		s.call(t, errRefused)
 		breaker.Call{}.End(nil)
 		if !s.IsOpen() {
 			t.Error("it closed")
@@ -164,28 +183,59 @@ func TestTheZeroCallDoesNotCount(t *testing.T) {
 	})
 }
 
-func TestMissesAreProbed(t *testing.T) {
+// Calls that fail together share a probe, and those that one has answered need no other.
+func TestDoubtsShareAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		miss := func() {
-			for range breaker.TripAfter {
-				s.Miss()
+		s.takes = 10 * time.Millisecond
+		sent := time.Now()
+		for range 100 {
+			s.Doubt(sent)
+		}
+		time.Sleep(time.Second)
+		s.Doubt(sent)
+		if err := s.Ask(t.Context(), sent); err != nil {
+			t.Errorf("an earlier answer: %v", err)
+		}
+		synctest.Wait()
+		if s.probed() != 1 {
+			t.Errorf("%d probes for calls that were sent before the first", s.probed())
+		}
+		for range 100 { // whose callers leave
+			s.Doubt(time.Now())
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s.probed() > 10 {
+			t.Errorf("%d probes in a second", s.probed())
+		}
+	})
+}
+
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.takes = 10 * time.Millisecond
+		for range 3 { // at once, though the last answer is new
+			if err := s.Ask(t.Context(), time.Now()); err != nil {
+				t.Errorf("the server works: %v", err)
 			}
-			synctest.Wait()
 		}
-		miss()
-		if s.probes != 1 || s.IsOpen() {
-			t.Fatalf("after %d probes of a server that works it is open: %v", s.probes, s.IsOpen())
+		s.Doubt(time.Now())
+		time.Sleep(5 * time.Millisecond) // a probe is in flight that has begun before
+		before := s.probed()
+		if err := s.Ask(t.Context(), time.Now()); err != nil || s.probed() != before+1 {
+			t.Errorf("%v, after %d more probes", err, s.probed()-before)
 		}
-		s.becomes(breaker.ErrNoEvidence)
-		miss()
-		if s.IsOpen() {
-			t.Fatal("no evidence opened it")
+		left, leave := context.WithTimeout(t.Context(), time.Millisecond)
+		defer leave()
+		if err := s.Ask(left, time.Now()); !errors.Is(err, breaker.ErrNoEvidence) {
+			t.Errorf("the caller has left: %v", err)
 		}
 		s.becomes(errSilent)
-		miss()
-		if !s.IsOpen() {
-			t.Error("a failed probe of misses did not open it")
+		for range 2 {
+			if err := s.Ask(t.Context(), time.Now()); !breaker.Refused(err) {
+				t.Errorf("the server is down: %v", err)
+			}
 		}
 	})
 }
@@ -205,9 +255,7 @@ func TestProbesEnd(t *testing.T) {
 				end(s)
 				began := time.Now()
 				s.background.Wait()
-				s.mu.Lock()
-				probes := s.probes
-				s.mu.Unlock()
+				probes := s.probed()
 				if took := time.Since(began); took > time.Second || probes == 0 {
 					t.Errorf("%d probes ended after %v", probes, took)
 				}

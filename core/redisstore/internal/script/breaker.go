@@ -81,10 +81,6 @@ func (n *Node) reportResult(caller context.Context, c *callContext, admitted bre
 	case late && (c.sent.silence() < n.owner.config.Timeout/2 || c.large), n.repliedSince(c.sent.since()):
 		means = breaker.ErrNoEvidence
 	}
-	if late && admitted.Counts() && breaker.IsFailure(means) &&
-		n.owner.deadlines.countSilent(n, n.owner.config.Timeout/2) >= breaker.TripAfter-1 {
-		n.breaker.Trip() // the others are about to fail
-	}
 	if breaker.IsFailure(means) {
 		n.owner.nodes.refresh()
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,8 +103,7 @@ func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.breaker.Trip()
-		call.End(errors.New("down"))
+		call.End(syscall.ECONNREFUSED)
 		close(release)
 		for name, refused := range map[string]bool{"in flight": false, "ordinary": true, "finishing": false} {
 			if err := <-ended[name]; breaker.Refused(err) != refused || !refused && err != nil {

@@ -14,10 +14,10 @@ import (
 // too few replicas, or be paused for writes.
 const probeText = "return redis.call('SET', KEYS[1], '', 'PX', 1000)"
 
-// recordMiss records that a call ended without a reply: see [breaker.Breaker.Miss].
+// recordMiss records that a call ended without a reply, or without a connection.
 func (n *Node) recordMiss() {
 	n.owner.nodes.refresh()
-	n.breaker.Miss()
+	n.breaker.Doubt(time.Now())
 }
 
 // write runs the probe. The connection may take longer than for a caller; the reply may not.
