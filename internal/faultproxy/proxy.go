@@ -53,6 +53,8 @@ type Proxy struct {
 	new    string
 	pushes func(message string, deliver func(string))
 	noCall chan struct{} // as mended, for connections without a subscription
+
+	stranded chan struct{} // as mended, for the connections that Strand has found
 }
 
 // Loss is what happens instead of a reply.
@@ -76,7 +78,8 @@ type link struct {
 	lost           bool // the next reply, and all after it, are lost
 	how            Loss
 	subscribed     bool
-	writing        sync.Mutex // to the client
+	stranded       chan struct{} // see Proxy.stranded; guarded by Proxy.mu
+	writing        sync.Mutex    // to the client
 }
 
 func (l *link) close() {
@@ -102,6 +105,27 @@ func New(t testing.TB, protocol Protocol, target string) *Proxy {
 
 // Addr is where clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// MoveTo makes new connections go to another server, as after a failover behind an address that stays.
+// The open ones stay with theirs.
+func (p *Proxy) MoveTo(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+// Strand makes the open connections lead nowhere until Mend: nothing arrives on them, and nothing ends
+// them. New ones work.
+func (p *Proxy) Strand() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stranded == nil {
+		p.stranded = make(chan struct{})
+	}
+	for l := range p.links {
+		l.stranded = p.stranded
+	}
+}
 
 // LoseReplies has the replies to the next n commands of a name lost, after the
 // server has carried them out: of all of them, if n is negative.
@@ -216,6 +240,10 @@ func (p *Proxy) Mend() {
 		close(p.noCall)
 		p.noCall = nil
 	}
+	if p.stranded != nil {
+		close(p.stranded)
+		p.stranded = nil
+	}
 	if p.pushes != nil {
 		p.pushes = func(message string, deliver func(string)) { deliver(message) }
 	}
@@ -253,7 +281,10 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.target)
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.Dial("tcp", target)
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -305,8 +336,11 @@ func (p *Proxy) arrived(l *link, name string) (hole chan struct{}) {
 	if p.protocol.Subscribes(name) {
 		l.subscribed = true
 	}
-	if p.mended != nil {
+	switch {
+	case p.mended != nil:
 		return p.mended
+	case l.stranded != nil:
+		return l.stranded
 	}
 	if p.noCall != nil && !l.subscribed {
 		return p.noCall
@@ -349,7 +383,7 @@ func (p *Proxy) back(l *link) {
 			p.relay(l, io.MultiReader(bytes.NewReader(buf[:n]), l.server))
 			return
 		}
-		lost, how, hole := l.lost, l.how, p.mended != nil || p.noCall != nil && !l.subscribed
+		lost, how, hole := l.lost, l.how, p.mended != nil || l.stranded != nil || p.noCall != nil && !l.subscribed
 		r := reply{bytes.Clone(buf[:n]), time.Now().Add(p.delay), p.held}
 		if p.old != "" {
 			r.text = bytes.ReplaceAll(r.text, []byte(p.old), []byte(p.new))
@@ -389,7 +423,7 @@ func (p *Proxy) relay(l *link, from io.Reader) {
 			return
 		}
 		p.mu.Lock()
-		pushes, hole := p.pushes, p.mended != nil
+		pushes, hole := p.pushes, p.mended != nil || l.stranded != nil
 		p.mu.Unlock()
 		switch {
 		case hole:
