@@ -6,7 +6,6 @@ require (
 	github.com/alicebob/miniredis/v2 v2.35.0
 	github.com/dunglas/httpsfv v1.1.0
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/sony/gobreaker/v2 v2.4.0
 	go.opentelemetry.io/otel v1.40.0
 	go.opentelemetry.io/otel/metric v1.40.0
 	go.opentelemetry.io/otel/trace v1.40.0
