@@ -20,8 +20,10 @@ const checkPings = 5
 var _ store.Checker = (*Store)(nil)
 
 // Check implements store.Checker. It finds, for every node:
-//   - The node may evict keys of locks and guards (maxmemory-policy), or is a replica: steps are
-//     refused.
+//   - The node refuses to write: it is a replica, cannot save its data, has too few replicas in step,
+//     is full, loads its data, is busy with a script, is of a Cluster that is down, or does not let the
+//     store's user. Of a node that refuses more than what is new, that is the only finding.
+//   - The node may evict keys of locks and guards (maxmemory-policy): their steps are refused.
 //   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
 //     (appendfsync), or with a failover to a replica that nobody waits for ([WithReplicaAcks]).
 //   - Its clock differs from this machine's by more than a second.
@@ -37,7 +39,7 @@ func (s *Store) Check(ctx context.Context) (found []store.Finding, err error) {
 	for _, master := range masters {
 		findings, err := s.checkNode(ctx, master)
 		if err != nil {
-			return nil, redisfault.Explain(err, false)
+			return nil, redisfault.Explain(err, false, false)
 		}
 		found = append(found, findings...)
 	}
@@ -52,6 +54,14 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []st
 	}
 	at := master.Options().Addr
 	found = s.checkDistance(far, master)
+	if r, refuses := redisfault.Find(s.redis.TryWrite(ctx, master)); refuses && r.Is != "" {
+		found = append(found, store.Finding{
+			Found: at + " " + r.Is, Weakens: "every step that writes is refused", Remedy: r.Remedy, Refused: r.Cause,
+		})
+		if r.Verdict != redisfault.Full { // it may refuse all else
+			return found, nil
+		}
+	}
 	switch err := s.checkEviction(ctx, master); {
 	case errors.Is(err, store.ErrMisconfigured):
 		found = append(found, store.Finding{
@@ -95,12 +105,6 @@ func (s *Store) checkReplication(ctx context.Context, master *redis.Client) ([]s
 	switch {
 	case err != nil || len(role) == 0:
 		return nil, err
-	case role[0] != "master":
-		return []store.Finding{{
-			Found:   fmt.Sprintf("%s is a %v, which takes no writes", at, role[0]),
-			Weakens: "every step but reads is refused",
-			Remedy:  "Connect to the master, or through Sentinel", Refused: store.ReadOnly,
-		}}, nil
 	case s.config.acks > 0 || len(role) < 3:
 		return nil, nil
 	}

@@ -45,7 +45,7 @@ func TestLostReplyOfAChargeIsUnconfirmedAndChargedOnce(t *testing.T) {
 				if got := remaining(t, direct, key); got != 99 {
 					t.Errorf("%d tokens remain of 100 after one charge", got)
 				}
-				if sent := proxy.Seen(command) - before; sent != 1 {
+				if sent := proxy.Seen(command) - before; sent != 1 && (command != "eval" || sent != 2) { // a probe is an EVAL
 					t.Errorf("sent %d times", sent)
 				}
 			})

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
@@ -98,7 +97,7 @@ func setReplies(ctx context.Context, n *script.Node, batch []*decision, replies 
 		failed := err
 		if err == nil {
 			d.reply, failed = readDecision(replies[i], len(d.keys))
-			n.LogFault(ctx, failed)
+			failed = n.Failed(ctx, failed)
 		}
 		d.Finish(failed)
 	}
@@ -197,7 +196,7 @@ func readDecision(reply any, charges int) (store.TakeReply, error) {
 	}
 	if len(list) == 1 {
 		if text, ok := list[0].(string); ok {
-			return store.TakeReply{}, redisfault.Explain(scriptError(text), false)
+			return store.TakeReply{}, scriptError(text)
 		}
 	}
 	if len(list) == charges && charges > 1 {

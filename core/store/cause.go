@@ -22,18 +22,29 @@ const (
 	ReadOnly          Cause = "read_only"
 	Eviction          Cause = "eviction"
 	WrongServer       Cause = "wrong_server"
+	Persistence       Cause = "persistence"      // it cannot save its data, and takes no writes
+	Replication       Cause = "replication"      // too few replicas are in step
+	Starting          Cause = "starting"         // it loads its data, or shuts down
+	ServerBusy        Cause = "busy"             // a script of somebody does not end
+	ClusterDown       Cause = "cluster_down"     // of a Cluster, a part is missing or moving
+	ConnectionLimit   Cause = "connection_limit" // it takes no more connections
 	OtherCause        Cause = "_OTHER"
 )
 
 // Causes are all causes.
 var Causes = []Cause{
 	ConnectionRefused, UnknownHost, Timeout, Full, Authentication, Permission, ReadOnly, Eviction,
-	WrongServer, OtherCause,
+	WrongServer, Persistence, Replication, Starting, ServerBusy, ClusterDown, ConnectionLimit, OtherCause,
 }
 
 // Misconfigured returns an error that matches ErrMisconfigured and err, with this cause.
 func Misconfigured(cause Cause, err error) error {
 	return &caused{cause, ErrMisconfigured.Error() + ": " + err.Error(), []error{ErrMisconfigured, err}}
+}
+
+// Outage returns an error that matches ErrUnavailable and err, with this cause.
+func Outage(cause Cause, err error) error {
+	return &caused{cause, ErrUnavailable.Error() + ": " + err.Error(), []error{ErrUnavailable, err}}
 }
 
 // Unavailable returns an error that matches ErrUnavailable, with this cause.

@@ -16,8 +16,8 @@ type Finding struct {
 	Found   string // what is so, and on which server
 	Weakens string // what may happen because of it
 	Remedy  string // what to do about it
-	// Refused is the cause of the ErrMisconfigured that steps return because of it, or "" if the
-	// store works nevertheless.
+	// Refused is the cause of the errors that steps return because of it, or "" if the store works
+	// nevertheless.
 	Refused Cause
 }
 

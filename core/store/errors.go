@@ -25,8 +25,8 @@ var (
 	ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 	// ErrMisconfigured is matched by an ErrUnavailable that waiting does not end: the store's
-	// server refused the password or lacks a permission, is read-only, evicts what must be kept, or
-	// is of the wrong type. It is not an outage: policy.FailOpen and policy.RunUnprotected do not
+	// server refused the password or lacks a permission, has been read-only from the start, evicts
+	// what must be kept, or is of the wrong type. It is not an outage: policy.FailOpen and policy.RunUnprotected do not
 	// apply unless they are given policy.EvenMisconfigured.
 	ErrMisconfigured = fmt.Errorf("%w: store is misconfigured", ErrUnavailable)
 

@@ -161,7 +161,7 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return redisfault.Explain(err, false)
+	return redisfault.Explain(err, false, false)
 }
 
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -44,7 +43,7 @@ func (s batchServer) Refuses(u Urgency) error {
 	return nil
 }
 
-func (s batchServer) Late(why error, sent bool) error { return redisfault.Explain(why, sent) }
+func (s batchServer) Late(why error, sent bool) error { return s.node.Explain(why, sent) }
 
 func (s batchServer) Missed() { s.node.recordMiss() }
 

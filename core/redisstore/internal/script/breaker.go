@@ -18,15 +18,16 @@ func (n *Node) newBreaker() *breaker.Breaker {
 	return breaker.New(breaker.Config{
 		Server: "redis", Address: n.address, Logger: n.owner.config.Logger,
 		Probe: func() error {
-			result := n.write()
+			result := n.probe()
 			if breaker.IsFailure(result) {
 				n.owner.nodes.refresh()
+				n.owner.deadlines.refuse(n, result)
 			}
 			return result
 		},
-		IsDecisive: isDecisive,
+		IsDecisive: redisfault.IsUnreachable, // the client has dialed
 		Explain: func(failure error) error {
-			explained := redisfault.Explain(failure, false)
+			explained := n.Explain(failure, false)
 			n.LogFault(context.Background(), explained)
 			return explained
 		},
@@ -36,23 +37,15 @@ func (n *Node) newBreaker() *breaker.Breaker {
 
 func (n *Node) isDown() bool { return n.breaker.IsOpen() }
 
-// isDecisive reports whether a single such error proves that the node cannot work. A reply or a
-// refusal does; a timeout may have many reasons.
-func isDecisive(err error) bool {
-	return redisfault.IsUnreachable(err) || redisfault.IsUnauthenticated(err) || redisfault.RefusesWrites(err)
-}
-
 // verdict returns what an error means for the breaker: nil if the server works, breaker.ErrNoEvidence if it
 // may work.
-func verdict(caller context.Context, err error) error {
+func verdict(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case caller.Err() != nil, errors.Is(err, redis.ErrPoolTimeout): // canceled by the caller, or no free connection
-		return breaker.ErrNoEvidence
-	case redisfault.IsUnauthenticated(err): // all calls fail, and each costs a connection
-		return err
-	case redisfault.IsReply(err) && !didNotRun(err), IsTorn(err), errors.Is(err, ErrOddReply):
+	case redisfault.IsReply(err):
+		return replyVerdict(err)
+	case errors.Is(err, ErrOddReply):
 		return nil
 	case errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnconfirmed): // the store's own refusal
 		return breaker.ErrNoEvidence
@@ -60,40 +53,70 @@ func verdict(caller context.Context, err error) error {
 	return err
 }
 
-// reportResult reports the result of a call. A timeout counts only if no other call got a reply
-// after the request was written: a server that replies to others is busy, not down. It does not
-// count for a call that got no connection in time, or got it with little time left, since other
-// calls may have used them all.
-func (n *Node) reportResult(caller context.Context, c *callContext, admitted breaker.Call, err error) {
-	means := verdict(caller, err)
-	late := c.Err() != nil
-	if (err == nil || redisfault.IsReply(err)) && !n.answered.Load() {
+// replyVerdict is verdict for a reply. A server that is set up wrongly works, unless all calls fail,
+// each at the cost of a connection, or all that write.
+func replyVerdict(err error) error {
+	switch r, _ := redisfault.Find(err); {
+	case r.Cause == store.ConnectionLimit: // those that it has may work
+		return breaker.ErrNoEvidence
+	case r.Verdict == redisfault.Outage && !IsTorn(err), r.Cause == store.Authentication, r.Cause == store.ReadOnly:
+		return err
+	}
+	return nil
+}
+
+// Explain returns an error of the client as one of a store: see [redisfault.Explain].
+func (n *Node) Explain(err error, open bool) error {
+	return redisfault.Explain(err, open, n.wrote.Load())
+}
+
+// reportResult reports the result of a call. What it proves depends on its connection, so a failure
+// has the node probed, as does a call without a reply or a connection. A caller that has left while
+// the node replied to others does not.
+func (n *Node) reportResult(c *callContext, admitted breaker.Call, err error) {
+	replied := err == nil || redisfault.IsReply(err)
+	if replied && !n.answered.Load() {
 		n.answered.Store(true)
 	}
-	switch {
+	switch means := verdict(err); {
 	case means == nil:
 		if c.writes {
 			n.hear()
-		} else if n.server != nil { // a server that only serves reads is down for writes
-			means = breaker.ErrNoEvidence
 		}
-	case errors.Is(means, breaker.ErrNoEvidence), redisfault.IsReply(err), redisfault.IsUnreachable(err):
-	case late && (c.sent.silence() < n.owner.config.Timeout/2 || c.large), n.repliedSince(c.sent.since()):
-		means = breaker.ErrNoEvidence
-	}
-	if breaker.IsFailure(means) {
+	case redisfault.IsUnreachable(err):
 		n.owner.nodes.refresh()
-	}
-	admitted.End(means)
-	if errors.Is(means, breaker.ErrNoEvidence) && late && !redisfault.IsReply(err) {
-		n.recordMiss()
+		admitted.End(means)
+	case !replied && (c.Err() != nil || errors.Is(err, redis.ErrPoolTimeout)):
+		n.owner.nodes.refresh()
+		if !c.large && !n.repliedSince(c.sent.since()) {
+			n.doubtSilence(c)
+		}
+	case breaker.IsFailure(means):
+		n.owner.nodes.refresh()
+		admitted.End(means)
 	}
 }
 
-func (n *Node) hear() { n.heard.Store(n.owner.clock()) }
+// hear records that the node has taken a write.
+func (n *Node) hear() {
+	n.heard.Store(n.owner.clock())
+	if !n.wrote.Load() {
+		n.wrote.Store(true)
+	}
+}
 
 // repliedSince reports whether the node has replied to a step that may write some time after then:
 // earlier replies may still have been on their way.
 func (n *Node) repliedSince(then time.Time) bool {
-	return !then.IsZero() && n.heard.Load() > int64(then.Add(n.owner.config.Timeout/10).Sub(n.owner.made))
+	return !then.IsZero() && n.heard.Load() > int64(then.Add(n.replyIn()/10).Sub(n.owner.made))
+}
+
+// replyIn returns how long a small call waits for a reply: for the store's timeout, or the client's if
+// that is shorter.
+func (n *Node) replyIn() time.Duration {
+	timeout := n.owner.config.Timeout
+	if n.server != nil && n.server.Options().ReadTimeout > 0 {
+		timeout = min(timeout, n.server.Options().ReadTimeout)
+	}
+	return timeout
 }

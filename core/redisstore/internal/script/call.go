@@ -57,7 +57,7 @@ func Do[T any](ctx context.Context, n *Node, cmd Command, f func(context.Context
 	var value T
 	if err == nil {
 		value, err = f(a.context)
-		err = a.finish(ctx, err)
+		err = a.finish(err)
 	}
 	timing.End(ctx, err)
 	n.LogFault(ctx, err)
@@ -72,7 +72,7 @@ func EvalOnce[T any](ctx context.Context, n *Node, op Operation, call Call, read
 	if err = a.begin(ctx); err == nil {
 		var reply any
 		reply, err = n.eval(a.context, true, call)
-		if err = a.finish(ctx, err); err == nil {
+		if err = a.finish(err); err == nil {
 			value, err = read(reply)
 		}
 	}
@@ -118,7 +118,7 @@ func (a *attempt) begin(ctx context.Context) error {
 }
 
 // finish ends the call, reports its result to the breaker, and returns its error for the caller.
-func (a *attempt) finish(caller context.Context, err error) error {
+func (a *attempt) finish(err error) error {
 	n, c := a.node, a.context
 	if err != nil && c.Err() == nil && isTimeout(err) {
 		if end, ok := c.Deadline(); ok && !time.Now().Before(end) {
@@ -130,14 +130,14 @@ func (a *attempt) finish(caller context.Context, err error) error {
 	if late && c.refused != nil {
 		err, late = c.refused, false
 	}
-	n.reportResult(caller, c, a.admitted, err)
+	n.reportResult(c, a.admitted, err)
 	if late {
 		if !c.sent.wasWritten() {
 			n.warm()
 		}
 		err = tooLate(c, &c.sent)
 	}
-	return redisfault.Explain(err, c.sent.open() && !a.anyOutcome)
+	return n.Explain(err, c.sent.open() && !a.anyOutcome)
 }
 
 // tooLate returns the error of a call whose context ended before there was a reply.
@@ -147,6 +147,16 @@ func tooLate(ctx context.Context, sent *inFlight) error {
 		what = "no reply in time"
 	}
 	return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+}
+
+// Failed returns the error of a part of a call, which the reply to the call has, as one of a store.
+func (n *Node) Failed(ctx context.Context, err error) error {
+	if breaker.IsFailure(verdict(err)) {
+		n.breaker.Doubt(time.Now())
+	}
+	err = n.Explain(err, false)
+	n.LogFault(ctx, err)
+	return err
 }
 
 // LogFault logs errors that do not end by themselves: damage and misconfiguration.

@@ -23,10 +23,12 @@ type deadlines struct {
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is that of a call.
+// deadline is that of a call. When half of the time is over, the node is probed: a call that has to
+// end then ends with an answer to why.
 type deadline struct {
-	at time.Time
-	of *callContext
+	end time.Time
+	at  time.Time // end, or the middle before that
+	of  *callContext
 
 	next, prev *deadline // guarded by deadlines.mu, as over
 	over       bool
@@ -40,9 +42,9 @@ type callContext struct {
 	sent            inFlight
 	deadline        deadline
 	replyIn         time.Duration
+	began           time.Time
 	large           bool // may take long
 	writes          bool // may write
-	overdue         bool // counted in node.overdue; guarded by deadlines.mu
 	done            chan struct{}
 	state           atomic.Int32
 	watching        sync.Mutex
@@ -68,7 +70,10 @@ func (d *deadlines) context(ctx context.Context, n *Node, connectIn, replyIn tim
 		c.done = make(chan struct{})
 	}
 	c.deadline.of = c
-	d.begin(&c.deadline, connectIn)
+	c.began = time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(&c.deadline, c.began, connectIn)
 	return c
 }
 
@@ -89,15 +94,13 @@ func (c *callContext) written(at time.Time) {
 	defer d.mu.Unlock()
 	if !c.deadline.over {
 		d.remove(&c.deadline)
-		d.add(&c.deadline, at.Add(c.replyIn))
+		d.add(&c.deadline, at, c.replyIn)
 	}
 }
 
 // release removes the deadline of a call's context, and reuses its parts.
 func (d *deadlines) release(c *callContext) {
-	if d.end(&c.deadline); c.overdue {
-		c.node.overdue.Add(-1)
-	}
+	d.end(&c.deadline)
 	if c.state.CompareAndSwap(callRuns, callEnded) {
 		d.spare.Put(c.done)
 	}
@@ -108,16 +111,15 @@ func (d *deadlines) release(c *callContext) {
 	}
 }
 
-// begin starts a deadline.
-func (d *deadlines) begin(l *deadline, timeout time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.add(l, time.Now().Add(timeout))
+// add adds a deadline. The caller holds mu.
+func (d *deadlines) add(l *deadline, began time.Time, timeout time.Duration) {
+	l.end = began.Add(timeout)
+	d.insert(l, began.Add(timeout/2))
 }
 
-// add inserts a deadline in order: nearly always at the end, since nearly all have the same
+// insert inserts a deadline in order: nearly always at the end, since nearly all have the same
 // timeout. The caller holds mu.
-func (d *deadlines) add(l *deadline, at time.Time) {
+func (d *deadlines) insert(l *deadline, at time.Time) {
 	l.at, l.over = at, false
 	after := d.last
 	for after != nil && after.at.After(l.at) {
@@ -177,19 +179,30 @@ func (d *deadlines) arm() {
 }
 
 func (d *deadlines) ring() {
+	for _, c := range d.due() {
+		c.node.doubtSilence(c)
+	}
+}
+
+// due ends the calls whose time is over, and returns those of which half is, except large ones.
+func (d *deadlines) due() (half []*callContext) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.set = false
 	for now := time.Now(); d.first != nil && !d.first.at.After(now); {
 		l := d.first
 		d.remove(l)
-		if c := l.of; c.sent.open() {
-			c.overdue = true
-			c.node.overdue.Add(1)
+		if l.end.After(now) {
+			d.insert(l, l.end)
+			if c := l.of; c.replyIn <= c.node.owner.config.Timeout+c.node.owner.timeFor(largeBytes) {
+				half = append(half, c)
+			}
+		} else {
+			l.of.expire()
 		}
-		l.of.expire()
 	}
 	d.arm()
+	return half
 }
 
 // refuse ends the calls of a node that have sent nothing, since its server is unreachable.
@@ -206,19 +219,6 @@ func (d *deadlines) refuse(n *Node, err error) {
 	}
 }
 
-// countSilent returns how many calls of a node have been waiting for a reply for longer than this.
-func (d *deadlines) countSilent(n *Node, longer time.Duration) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	calls := int(n.overdue.Load())
-	for l := d.first; l != nil; l = l.next {
-		if c := l.of; c.node == n && c.sent.silence() > longer {
-			calls++
-		}
-	}
-	return calls
-}
-
 // stop stops the timer if there are no deadlines; a later call sets it again.
 func (d *deadlines) stop() {
 	d.mu.Lock()
@@ -226,6 +226,14 @@ func (d *deadlines) stop() {
 	if d.first == nil && d.timer != nil && d.timer.Stop() {
 		d.set = false
 	}
+}
+
+// since returns when the request was last written, or when the call began.
+func (c *callContext) since() time.Time {
+	if sent := c.sent.since(); !sent.IsZero() {
+		return sent
+	}
+	return c.began
 }
 
 func (c *callContext) expire() {
@@ -248,7 +256,7 @@ func (c *callContext) refuse(err error) {
 func (c *callContext) Deadline() (time.Time, bool) {
 	d := &c.node.owner.deadlines
 	d.mu.Lock()
-	own := c.deadline.at
+	own := c.deadline.end
 	d.mu.Unlock()
 	if t, ok := c.Context.Deadline(); ok && t.Before(own) {
 		return t, true

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,10 +25,16 @@ const redials = 2
 
 // dialWatch is a redis.Hook on the client of a node, which cannot be removed: once stopped it does
 // nothing.
-type dialWatch struct{ node atomic.Pointer[Node] }
+type dialWatch struct {
+	node atomic.Pointer[Node]
+	made time.Time
+
+	mu    sync.Mutex
+	conns map[*watchedConn]struct{} // open ones
+}
 
 func (n *Node) watchDials() {
-	n.dials = new(dialWatch)
+	n.dials = &dialWatch{made: time.Now(), conns: make(map[*watchedConn]struct{})}
 	n.dials.node.Store(n)
 	n.server.AddHook(n.dials)
 }
@@ -40,22 +48,35 @@ func (w *dialWatch) stop() {
 // DialHook implements redis.Hook.
 func (w *dialWatch) DialHook(dial redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
 		n := w.node.Load()
-		if err == nil || n == nil || !redisfault.IsUnreachable(err) {
+		if n == nil {
+			return dial(ctx, network, address)
+		}
+		conn, err := n.dial(func() (net.Conn, error) { return dial(ctx, network, address) })
+		if err != nil {
+			return nil, err
+		}
+		conn, _ = w.watch(conn)
+		return conn, nil
+	}
+}
+
+// dial dials, again if the server is unreachable, and then ends the calls that wait for a connection.
+func (n *Node) dial(dial func() (net.Conn, error)) (net.Conn, error) {
+	conn, err := dial()
+	if !redisfault.IsUnreachable(err) {
+		return conn, err
+	}
+	n.answered.Store(false)
+	for range redials {
+		if conn, err = dial(); !redisfault.IsUnreachable(err) {
 			return conn, err
 		}
-		n.answered.Store(false)
-		for range redials {
-			if conn, err = dial(ctx, network, address); err == nil || !redisfault.IsUnreachable(err) {
-				return conn, err
-			}
-		}
-		if !n.answered.Load() { // on another connection
-			n.owner.deadlines.refuse(n, err)
-		}
-		return nil, err
 	}
+	if !n.answered.Load() { // on another connection
+		n.owner.deadlines.refuse(n, err)
+	}
+	return nil, err
 }
 
 // ProcessHook implements redis.Hook.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -20,11 +19,6 @@ var ErrOddReply = fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed
 // moment. A script that is refused has failed before its first write.
 func Refused(err error) bool { return redisfault.IsReply(err) && !didNotRun(err) }
 
-// notNow are the error replies of a server that has not begun the command.
-var notNow = []string{
-	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "MOVED", "ASK", "NOREPLICAS", "ERR max number of clients",
-}
-
 // didNotRun reports whether the error proves that the command was not carried out, for a reason
 // that may soon be gone: there was no connection, or the server was not ready.
 func didNotRun(err error) bool {
@@ -32,12 +26,12 @@ func didNotRun(err error) bool {
 	if errors.As(err, &op) && op.Op == "dial" {
 		return true
 	}
-	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed) {
+	if errors.Is(err, errConnectionLimit) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed) {
 		return true
 	}
-	return redisfault.IsReply(err) && slices.ContainsFunc(notNow, func(prefix string) bool {
-		return redisfault.Says(err, prefix) || strings.HasPrefix(err.Error(), prefix)
-	})
+	r, _ := redisfault.Find(err)
+	return r.Verdict == redisfault.Outage || r.Verdict == redisfault.Elsewhere && !isNoScript(err) ||
+		r.Cause == store.ReadOnly || redisfault.Says(err, "MOVED")
 }
 
 // IsTorn reports whether the keys of a call are not all on one node, since their slot is moving: it

@@ -32,7 +32,7 @@ func (n *Node) eval(c *callContext, once bool, call Call) (reply any, err error)
 	}
 	var tries retries
 	for {
-		if reply, err = n.evalForm(c, call); err == nil || !tries.again(c, err, once) {
+		if reply, err = n.evalForm(c, call); err == nil || !n.again(c, &tries, err, once) {
 			break
 		}
 	}

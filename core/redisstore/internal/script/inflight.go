@@ -48,16 +48,6 @@ func (f *inFlight) since() time.Time {
 	return f.last
 }
 
-// silence returns the time since the last write without a reply; zero if there is none.
-func (f *inFlight) silence() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.sends == 0 {
-		return 0
-	}
-	return time.Since(f.last)
-}
-
 // wasWritten reports whether a request was written, with any outcome.
 func (f *inFlight) wasWritten() bool {
 	f.mu.Lock()

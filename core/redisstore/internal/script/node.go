@@ -27,7 +27,8 @@ type Node struct {
 
 	breaker *breaker.Breaker
 	heard   atomic.Int64 // last reply to a step that may write: see Client.clock
-	overdue atomic.Int64 // calls past their deadline for the reply that have not ended yet
+	wrote   atomic.Bool  // it has taken a write
+	doubts  doubts
 	warming atomic.Int64 // connections that warm is opening
 
 	dials    *dialWatch
@@ -56,6 +57,7 @@ func (c *Client) newNode(server *redis.Client, key string) *Node {
 		n.probed += ":{" + tag + "}"
 	}
 	n.watchDials()
+	n.closeIdle() // they are not watched
 	return n
 }
 

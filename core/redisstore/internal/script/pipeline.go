@@ -48,9 +48,9 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 				e.Err = tooLate(a.context, &a.context.sent)
 			}
 		}
-		e.Err = redisfault.Explain(e.Err, e.open && !a.anyOutcome)
+		e.Err = n.Explain(e.Err, e.open && !a.anyOutcome)
 	}
-	return results, a.finish(ctx, failed)
+	return results, a.finish(failed)
 }
 
 // RunEach runs scripts in pipelines of at most a hundred, concurrently for several nodes, so that
@@ -126,7 +126,7 @@ func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
 				failed = append(failed, i)
 			}
 		}
-		if len(failed) == 0 || !tries.again(c, all[failed[0]].Err, once) {
+		if len(failed) == 0 || !n.again(c, &tries, all[failed[0]].Err, once) {
 			return all
 		}
 		for i, e := range n.evalPipelined(c, once, pick(calls, failed)) {

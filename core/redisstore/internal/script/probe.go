@@ -1,10 +1,16 @@
 package script
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
@@ -20,28 +26,94 @@ func (n *Node) recordMiss() {
 	n.breaker.Doubt(time.Now())
 }
 
-// write runs the probe. The connection may take longer than for a caller; the reply may not.
-func (n *Node) write() error {
+// probe probes the node by a connection of its own. If that works, it drops the stale connections of
+// the pool.
+func (n *Node) probe() error {
 	owner, began := n.owner, time.Now()
 	if n.server == nil { // a node that returns the map of the Cluster works
-		return verdict(context.Background(), owner.nodes.requestMap(owner.life, owner.unhurried()))
+		return verdict(owner.nodes.requestMap(owner.life, owner.unhurried()))
 	}
-	c := owner.deadlines.context(context.Background(), n, owner.unhurried(), owner.config.Timeout)
-	defer owner.deadlines.release(c)
-	err := n.server.Process(c, onceCmd{newEval(c, byText, []byte(probeText), Call{Keys: []string{n.probed}})})
-	if err != nil && c.Err() != nil && !redisfault.IsReply(err) {
-		err = tooLate(c, &c.sent)
-	}
-	if owner.nodes.cluster != nil && redisfault.IsReply(err) && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")) {
-		err = nil // it works, and the slot of the probe has moved
-	}
-	switch err = verdict(context.Background(), err); {
-	case err == nil:
-		n.hear()
-	case !redisfault.IsReply(err) && n.repliedSince(began):
+	asked := n.dials.clock()
+	heard, err := n.writeAnew()
+	switch means := verdict(err); {
+	case means == nil && n.isDown() && n.poolDials() != nil:
 		return breaker.ErrNoEvidence
+	case means == nil:
+		n.dropStale(asked)
+		n.hear()
+		return nil
+	case !redisfault.IsReply(err) && (n.repliedSince(began) || !heard && n.dials.heardSince(asked)): // it is busy
+		return breaker.ErrNoEvidence
+	default:
+		return means
+	}
+}
+
+// writeAnew writes on a new connection, and closes it. Each reply may take as long as that to a call,
+// and a dial twice that, since it may be a handshake as well. heard reports whether there was any.
+func (n *Node) writeAnew() (heard bool, err error) {
+	timeout, o := n.replyIn(), n.server.Options()
+	ctx, cancel := context.WithTimeout(n.owner.life, 10*timeout)
+	defer cancel()
+	var own atomic.Pointer[watchedConn] // dialed in the background
+	client := redis.NewClient(&redis.Options{
+		Network: o.Network, Addr: o.Addr, OnConnect: o.OnConnect, TLSConfig: o.TLSConfig,
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := o.Dialer(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			conn, watched := n.dials.watch(conn)
+			own.Store(watched)
+			return conn, nil
+		},
+		Protocol: o.Protocol, DB: o.DB, Username: o.Username, Password: o.Password,
+		CredentialsProvider: o.CredentialsProvider, CredentialsProviderContext: o.CredentialsProviderContext,
+		StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+		DialTimeout:                  2 * timeout, ReadTimeout: timeout, WriteTimeout: timeout, ContextTimeoutEnabled: true,
+		PoolSize: 1, DialerRetries: 1, MaxRetries: -1, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer func() { _ = client.Close() }()
+	err = client.Process(ctx, n.probeCmd(ctx))
+	heard = own.Load() != nil && own.Load().heard.Load() > 0
+	switch {
+	case isTimeout(err):
+		return heard, fmt.Errorf("no reply to a new connection in time: %w", err)
+	case isBroken(err) && n.isAtLimit(ctx):
+		return heard, errConnectionLimit
+	}
+	return heard, err
+}
+
+// isAtLimit reports whether the server refuses a connection because it has too many. It says so at
+// once, and a client that writes first may get a reset instead.
+func (n *Node) isAtLimit(ctx context.Context) bool {
+	o := n.server.Options()
+	conn, err := o.Dialer(ctx, o.Network, o.Addr)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetReadDeadline(time.Now().Add(n.replyIn()))
+	said := make([]byte, len(connectionLimit))
+	_, _ = io.ReadFull(conn, said)
+	return bytes.Equal(said, connectionLimit)
+}
+
+// TryWrite writes what probes write on a master. In a Cluster the key may be another one's: then it
+// returns nil.
+func (c *Client) TryWrite(ctx context.Context, master *redis.Client) error {
+	err := master.Process(ctx, onceCmd{redis.NewCmd(ctx, "eval", probeText, 1, c.config.ProbeKey)})
+	if c.nodes.cluster != nil && (redisfault.Says(err, "MOVED") || redisfault.Says(err, "ASK")) {
+		return nil
 	}
 	return err
+}
+
+// probeCmd returns the command that probes the node.
+func (n *Node) probeCmd(ctx context.Context) *redis.Cmd {
+	return redis.NewCmd(ctx, "eval", probeText, 1, n.probed)
 }
 
 // warm opens a connection in the background, for later calls: a server may be so far away that this

@@ -1,7 +1,6 @@
 package script
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -16,6 +15,7 @@ import (
 type retries struct {
 	pause  *pause.Growing
 	broken int // connections
+	asked  bool
 }
 
 // mostBroken is the maximum of broken connections of a call: after a restart of the server, the
@@ -29,9 +29,10 @@ func worthRetry(err error, once bool) bool {
 }
 
 // again reports, after a pause, whether to retry a request. It returns false if the caller's time
-// is over.
-func (r *retries) again(ctx context.Context, err error, once bool) bool {
-	if !worthRetry(err, once) || ctx.Err() != nil {
+// is over. A server that takes no writes has carried nothing out: if a new connection finds another
+// one, the retry goes there.
+func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
+	if !worthRetry(err, once) || c.Err() != nil {
 		return false
 	}
 	if isBroken(err) && !didNotRun(err) {
@@ -40,25 +41,43 @@ func (r *retries) again(ctx context.Context, err error, once bool) bool {
 		}
 		return true
 	}
+	if redisfault.RefusesWrites(err) {
+		n.doubts.refused.Store(true)
+		if n.breaker.Ask(c, c.since()) != nil {
+			return false
+		}
+		if !r.asked { // otherwise, stale connections are left, or others end there
+			r.asked = true
+			return true
+		}
+	} else if redisfault.IsReply(err) && verdict(err) != nil {
+		if n.breaker.Doubt(c.since()); n.isDown() { // other calls fail at once as well
+			return false
+		}
+	}
 	if r.pause == nil {
 		r.pause = &pause.Growing{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}
 	}
 	next := r.pause.Next()
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= next {
+	if deadline, ok := c.Deadline(); ok && time.Until(deadline) <= next {
 		return false
 	}
-	return pause.Sleep(ctx, next)
+	return pause.Sleep(c, next)
 }
 
 // lasts reports whether an error will not be gone in a moment.
-func lasts(err error) bool {
-	return redisfault.IsMisconfigured(err) || redisfault.RefusesWrites(err) || redisfault.IsUnreachable(err)
+func lasts(err error) bool { return isWrongSetting(err) || redisfault.IsUnreachable(err) }
+
+// isWrongSetting reports whether the server, or the client, is set up wrongly, which a new connection
+// does not change.
+func isWrongSetting(err error) bool {
+	return redisfault.IsMisconfigured(err) && !redisfault.RefusesWrites(err)
 }
 
 // isBroken reports whether the connection ended before there was a reply, or the client has closed
 // it.
 func isBroken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || isTimeout(err)
 }
 

@@ -104,7 +104,7 @@ func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 	if err == nil {
 		r.reply, err = n.evalStep(a.context, &r.Step)
 		replied = err == nil || redisfault.IsReply(err)
-		err = a.finish(ctx, err)
+		err = a.finish(err)
 	}
 	r.Finish(err)
 	return replied
@@ -118,7 +118,13 @@ func (n *Node) evalStep(c *callContext, st *Step) (reply Reply, err error) {
 	}
 	reply.Sent = time.Now()
 	if st.Grants && n.owner.config.Acks > 0 {
-		reply.Value, reply.Acks, err = n.evalAcked(c, st.Call)
+		var tries retries // once, as WAIT knows the writes of its own connection only
+		for {
+			reply.Value, reply.Acks, err = n.evalAcked(c, st.Call)
+			if err == nil || !n.again(c, &tries, err, true) {
+				break
+			}
+		}
 	} else {
 		reply.Value, err = n.eval(c, false, st.Call)
 	}

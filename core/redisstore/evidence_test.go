@@ -1,0 +1,217 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/lockkeeper/lockkeeper/core/fallback"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
+)
+
+// lockAndUnlock acquires a lock that nobody else wants, and releases it.
+func lockAndUnlock(s *redisstore.Store, n int64) error {
+	c := newClaim(fmt.Sprint("k", n), "holder")
+	if _, err := c.acquire(s); err != nil {
+		return err
+	}
+	_, err := c.release(s)
+	return err
+}
+
+// A server that hangs accepts connections and says nothing. Each caller has to wait for it twice at
+// most, and all together for no longer than twice the timeout.
+func TestAHungServer(t *testing.T) {
+	for _, callers := range []int{1, 100} {
+		t.Run(fmt.Sprint(callers, " callers"), func(t *testing.T) {
+			t.Parallel()
+			timeout := testpace.Scale(500 * time.Millisecond)
+			server := redistest.Start(t)
+			log := new(logbook)
+			s := newStore(t, dial(t, server.Addr(), time.Minute), redisstore.WithTimeout(timeout), log.option())
+			eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
+			stopped(t, server)
+			var slow atomic.Int64
+			var wg sync.WaitGroup
+			began := time.Now()
+			for i := range callers {
+				wg.Go(func() {
+					for {
+						sent := time.Now()
+						_, err := newClaim(fmt.Sprint("k", i), "holder").acquire(s)
+						if err == nil {
+							t.Error("acquired from a server that hangs")
+						}
+						if time.Since(sent) < timeout/4 && log.has(tripped) {
+							return
+						}
+						slow.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			took := time.Since(began)
+			t.Logf("%d calls were slow, and it took %v", slow.Load(), took)
+			if n := slow.Load(); n > int64(2*callers) || took > 2*timeout+slack/2 {
+				t.Errorf("%d calls were slow, and it took %v", n, took)
+			}
+			goesOn(t, server)
+			eventually(t, 5*time.Second, "it works again", func() bool { return lockAndUnlock(s, 0) == nil })
+		})
+	}
+}
+
+// A call that got no connection at all has a new one tried as well.
+func TestAHungServerFromTheStart(t *testing.T) {
+	t.Parallel()
+	timeout := testpace.Scale(250 * time.Millisecond)
+	server := redistest.Start(t)
+	stopped(t, server)
+	log := new(logbook)
+	s := newStore(t, dial(t, server.Addr(), time.Minute), redisstore.WithTimeout(timeout), log.option())
+	calls := 0
+	for began := time.Now(); !log.has(tripped); calls++ {
+		_, err := newClaim("k", "holder").acquire(s)
+		wantUnavailable(t, err, false)
+		if took := time.Since(began); took > 2*timeout+slack/2 {
+			t.Fatalf("after %v and %d calls the breaker is closed", took, calls+1)
+		}
+	}
+	if calls > 2 {
+		t.Errorf("%d calls were slow", calls)
+	}
+}
+
+// fillPool has a client open n connections.
+func fillPool(t *testing.T, client *redis.Client, n int) {
+	t.Helper()
+	conns := make([]*redis.Conn, n)
+	var wg sync.WaitGroup
+	for i := range conns {
+		conns[i] = client.Conn()
+		wg.Go(func() {
+			if err := conns[i].Ping(ctx()).Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	if idle := int(client.PoolStats().IdleConns); idle < n {
+		t.Fatalf("%d idle connections, want %d", idle, n)
+	}
+}
+
+// An address leads to another server, or the connections to it die and nothing ends them. Those of the
+// pool, of which a store may share all with the application, are as many failures if they are found
+// one by one. A new connection works: so few calls fail, and for four timeouts at most, which is a
+// second by default.
+func TestStaleConnections(t *testing.T) {
+	timeout := testpace.Scale(500 * time.Millisecond)
+	for what, goStale := range map[string]func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server){
+		"a replica": func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server) {
+			proxy.MoveTo(promoted.Addr())
+			host, port, _ := net.SplitHostPort(promoted.Addr())
+			must(t, old.Client().ReplicaOf(ctx(), host, port).Err())
+		},
+		"nowhere": func(_ *testing.T, proxy *redistest.Proxy, _, _ *redistest.Server) { proxy.Strand() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for _, shared := range []bool{false, true} {
+				for conns, callers := range map[int]int{20: 1, 60: 8, 160: 1} {
+					t.Run(fmt.Sprintf("%d connections, shared %v", conns, shared), func(t *testing.T) {
+						old, promoted := redistest.Start(t), redistest.Start(t)
+						proxy := redistest.NewProxy(t, old.Addr())
+						client := redis.NewClient(&redis.Options{
+							Addr: proxy.Addr(), PoolSize: 200, MinIdleConns: 4, ContextTimeoutEnabled: true,
+							// Otherwise the client's connections race for that setting.
+							MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+						})
+						t.Cleanup(func() { _ = client.Close() })
+						if shared { // older than the store
+							fillPool(t, client, conns)
+						}
+						log := new(logbook)
+						s := newStore(t, client, log.option(), redisstore.WithTimeout(timeout))
+						fillPool(t, client, conns)
+						eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
+						goStale(t, proxy, old, promoted)
+						failed, last := failures(s, callers, 9*timeout/2)
+						if failed > 5 || last > 4*timeout {
+							t.Errorf("%d calls failed, the last after %v", failed, last)
+						}
+						if log.has(tripped) && !log.has("replies again") {
+							t.Error("the breaker is open")
+						}
+						must(t, client.Set(ctx(), "app", 1, 0).Err())
+					})
+				}
+			}
+		})
+	}
+}
+
+// failures has callers lock and unlock for some time, and returns how many calls failed, and when the
+// last of them did.
+func failures(s *redisstore.Store, callers int, during time.Duration) (failed int64, last time.Duration) {
+	var n, at, key atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range callers {
+		wg.Go(func() {
+			for time.Since(began) < during {
+				if lockAndUnlock(s, key.Add(1)) != nil {
+					n.Add(1)
+					at.Store(int64(time.Since(began)))
+				}
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	return n.Load(), time.Duration(at.Load())
+}
+
+// A master that has become a replica is an outage, in which stand-ins answer.
+func TestAMasterThatBecomesAReplica(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	log := new(logbook)
+	s := newStore(t, server.Client(), log.option())
+	standIn := memstore.New()
+	t.Cleanup(func() { _ = standIn.Close() })
+	buckets, err := fallback.Buckets(s, standIn, 1)
+	must(t, err)
+	l, err := tokenbucket.New(buckets, "api", tokenbucket.PerDay(100))
+	must(t, err)
+	must(t, lockAndUnlock(s, 0))
+	must(t, server.Client().Do(ctx(), "replicaof", "127.0.0.1", "1").Err())
+	for range 10 {
+		err := lockAndUnlock(s, 0)
+		if !store.Down(err) || store.CauseOf(err) != store.ReadOnly {
+			t.Errorf("%v: an outage: %v, the cause is %q", err, store.Down(err), store.CauseOf(err))
+		}
+		if d, err := l.Allow(ctx(), "k"); err != nil || !d.Allowed {
+			t.Errorf("the stand-in: %+v, %v", d, err)
+		}
+	}
+	if !log.has(tripped) || !log.has("cause=read_only") || log.has("misconfigured") {
+		t.Errorf("logged %s", &log.text)
+	}
+	must(t, server.Client().Do(ctx(), "replicaof", "no", "one").Err())
+	eventually(t, 5*time.Second, "it works again", func() bool { return lockAndUnlock(s, 0) == nil })
+}
