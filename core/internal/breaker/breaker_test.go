@@ -226,6 +226,18 @@ func TestAsk(t *testing.T) {
 		if err := s.Ask(t.Context(), time.Now()); err != nil || s.probed() != before+1 {
 			t.Errorf("%v, after %d more probes", err, s.probed()-before)
 		}
+		s.becomes(breaker.ErrNoEvidence)
+		s.Doubt(time.Now())
+		time.Sleep(5 * time.Millisecond) // a probe is in flight that finds out nothing
+		before = s.probed()
+		if err := s.Ask(t.Context(), time.Now()); !errors.Is(err, breaker.ErrNoEvidence) {
+			t.Errorf("nothing is known: %v", err)
+		}
+		time.Sleep(time.Second)
+		if s.probed() != before+1 {
+			t.Errorf("%d more probes for a call that was sent later", s.probed()-before)
+		}
+		s.becomes(nil)
 		left, leave := context.WithTimeout(t.Context(), time.Millisecond)
 		defer leave()
 		if err := s.Ask(left, time.Now()); !errors.Is(err, breaker.ErrNoEvidence) {

@@ -159,7 +159,7 @@ func (b *Breaker) learn(result error, over bool) bool {
 		b.fail(result)
 	}
 	b.end(result)
-	again := result == nil && b.doubted.After(b.latest.began)
+	again := !over && !IsFailure(result) && b.doubted.After(b.latest.began)
 	if again {
 		b.begin()
 	}
