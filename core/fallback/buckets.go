@@ -11,7 +11,7 @@ import (
 
 // Buckets returns a store of token buckets that sends to standIn, usually a store in memory, the
 // decisions that primary cannot make: those that fail with an outage ([store.Down]) while their
-// context lasts. A full, misconfigured or closed primary is not down.
+// context lasts. A full, overloaded, misconfigured or closed primary is not down.
 //
 // In the stand-in a limit has the share of its rate and of its burst that this process may have,
 // but at least a burst of one decision; share is above 0 and at most 1. The buckets of the stand-in

@@ -15,8 +15,9 @@ import (
 
 // Leases returns a store of leases that sends to standIn, usually a store in memory, the requests of
 // semaphores that primary cannot answer: those that fail with an outage ([store.Down]) while their
-// context lasts. A full, misconfigured or closed primary is not down. A permit stays in the store that
-// granted it. Locks are primary's alone: one that primary cannot see would not exclude anything.
+// context lasts. A full, overloaded, misconfigured or closed primary is not down. A permit stays in
+// the store that granted it. Locks are primary's alone: one that primary cannot see would not exclude
+// anything.
 //
 // In the stand-in the capacity is the share of the whole that this process may have, rounded down, and
 // at least 1; share is above 0 and at most 1. A reserve is scaled likewise. A process that cannot reach

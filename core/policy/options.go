@@ -115,9 +115,9 @@ func openPolicy(opts []OpenOption) setting.Open {
 // with status 503, or UNAVAILABLE in gRPC, and a client's are not sent. Answers that passed the
 // concurrency middleware without a permit carry "Concurrency-Status: bypassed".
 //
-// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are
-// refused. The beginning and the end of a time in which requests pass are logged, with the cause
-// and with how many passed, and each such request is counted (docs/observability.md).
+// A store that is full, overloaded, or misconfigured (see [EvenMisconfigured]), is not down:
+// requests are refused. The beginning and the end of a time in which requests pass are logged, with
+// the cause and with how many passed, and each such request is counted (docs/observability.md).
 func FailOpen(opts ...OpenOption) LimitOption {
 	open := openPolicy(opts)
 	return setting.Func(func(s *setting.Settings) { s.Open = open })
@@ -151,9 +151,9 @@ func MaxHold(d time.Duration) ClientOption {
 // answer carries "Fence-Status: bypassed". Without it such requests are refused with status 503, or
 // UNAVAILABLE in gRPC.
 //
-// A store that is full, or misconfigured (see [EvenMisconfigured]), is not down: requests are
-// refused. Those of a guard are refused too once its store was shut down or closed. What passes is
-// logged and counted as by [FailOpen].
+// A store that is full, overloaded, or misconfigured (see [EvenMisconfigured]), is not down:
+// requests are refused. Those of a guard are refused too once its store was shut down or closed. What
+// passes is logged and counted as by [FailOpen].
 func RunUnprotected(opts ...OpenOption) UnprotectedOption {
 	open := openPolicy(opts)
 	return setting.Func(func(s *setting.Settings) { s.Open = open })

@@ -17,6 +17,7 @@ const (
 	UnknownHost       Cause = "unknown_host"
 	Timeout           Cause = "timeout"
 	Full              Cause = "full"
+	Overloaded        Cause = "overloaded"
 	Authentication    Cause = "authentication"
 	Permission        Cause = "permission"
 	ReadOnly          Cause = "read_only"
@@ -33,7 +34,7 @@ const (
 
 // Causes are all causes.
 var Causes = []Cause{
-	ConnectionRefused, UnknownHost, Timeout, Full, Authentication, Permission, ReadOnly, Eviction,
+	ConnectionRefused, UnknownHost, Timeout, Full, Overloaded, Authentication, Permission, ReadOnly, Eviction,
 	WrongServer, Persistence, Replication, Starting, ServerBusy, ClusterDown, ConnectionLimit, OtherCause,
 }
 
@@ -86,6 +87,8 @@ func CauseOf(err error) Cause {
 		return known.cause
 	case errors.Is(err, ErrFull):
 		return Full
+	case errors.Is(err, ErrOverloaded):
+		return Overloaded
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return ConnectionRefused
 	case errors.As(err, &dns) && !dns.IsTimeout:

@@ -20,6 +20,12 @@ var (
 	// applies.
 	ErrFull = fmt.Errorf("%w: store is full", ErrUnavailable)
 
+	// ErrOverloaded is matched by an ErrUnavailable of a call that reached a bound of the client's
+	// own while the server replied to others: there was no free connection, room in a queue, lock or
+	// reply in time. If ErrUnconfirmed does not match too, nothing has been changed. It is not an
+	// outage: no policy that lets requests pass applies.
+	ErrOverloaded = fmt.Errorf("%w: store is overloaded", ErrUnavailable)
+
 	// ErrClosed is matched by an ErrUnavailable of a store, or a mechanism, that was closed or shut
 	// down. It is not an outage: no policy that lets requests pass applies.
 	ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
@@ -44,9 +50,16 @@ var (
 )
 
 // Down reports whether an error is an outage: one that may end by itself, and to which a policy
-// that lets requests pass may apply. A full store, a misconfigured one and a closed one are not
-// down.
+// that lets requests pass may apply. A full store, an overloaded one, a misconfigured one and a closed
+// one are not down.
 func Down(err error) bool {
-	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrMisconfigured) &&
-		!errors.Is(err, ErrClosed)
+	if !errors.Is(err, ErrUnavailable) {
+		return false
+	}
+	for _, other := range []error{ErrFull, ErrOverloaded, ErrMisconfigured, ErrClosed} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return true
 }

@@ -13,7 +13,7 @@ import (
 // ErrorTypes are all values of error.type. The last is that of the semantic conventions for other
 // errors.
 var ErrorTypes = []string{
-	"store_unavailable", "store_unconfirmed", "store_full", "store_closed", "store_misconfigured", "timeout", "canceled",
+	"store_unavailable", "store_unconfirmed", "store_full", "store_overloaded", "store_closed", "store_misconfigured", "timeout", "canceled",
 	"_OTHER",
 }
 
@@ -28,6 +28,8 @@ func ErrorType(err error) string {
 		return "store_misconfigured"
 	case errors.Is(err, store.ErrUnconfirmed):
 		return "store_unconfirmed"
+	case errors.Is(err, store.ErrOverloaded):
+		return "store_overloaded"
 	case errors.Is(err, store.ErrUnavailable):
 		return "store_unavailable"
 	case errors.Is(err, context.DeadlineExceeded):

@@ -29,7 +29,7 @@ const (
 	maxQueued = 1 << 16
 )
 
-var errQueueFull = store.Unavailable(store.Timeout, "too many queued requests")
+var errQueueFull = fmt.Errorf("%w: too many queued requests", store.ErrOverloaded)
 
 // Server is what a Batcher has to know of the server, and of its client.
 type Server interface {
