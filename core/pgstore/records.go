@@ -89,14 +89,19 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		if req.Scope != "" {
 			text, args = s.sql(beginScopedSQL), append(args, req.MaxRecords)
 		}
+		plain := func() error {
+			return c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
+		}
 		ask := full
 		if !ask {
-			err = c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
+			if err = plain(); errors.Is(err, pgx.ErrNoRows) { // another transaction has inserted the record, which is seen now
+				err = plain()
+			}
 			ask = errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) || err == nil && b.outcome == "ask"
 		}
 		if ask {
-			number := b.number                                                                        // 0: it has no record
-			if b, err = s.begin(ctx, c, &req, unknown); isCode(err, lockNotAvailable) && number > 0 { // a transaction completes it: see Complete
+			number := max(b.number, 1)
+			if b, err = s.begin(ctx, c, &req, unknown); isCode(err, lockNotAvailable) { // others begin it, or complete it: see Complete
 				return store.BeginReply{Outcome: store.Busy, Number: number, Remaining: req.Lease}, nil
 			}
 		}
