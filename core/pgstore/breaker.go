@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,68 +37,123 @@ func addressOf(server *pgx.ConnConfig) string {
 	return net.JoinHostPort(server.Host, strconv.Itoa(int(server.Port)))
 }
 
-// probe asks the server by a connection of its own, since those of the pool may all be in use.
+// probe asks the server by a connection of its own: those of the pool may all be in use, or be of a
+// server that is no longer there. If it works, it ends those that are silent, all at once.
 func (s *Store) probe() error {
 	settings := s.pool.Config().ConnConfig
 	ctx, cancel := context.WithTimeout(s.life, time.Duration(2+otherHosts(settings))*s.config.timeout)
 	defer cancel()
 	conn, err := s.connect(ctx, settings)
+	if isCode(err, tooManyConnections) { // then those that it has must do
+		return s.probeIdle(ctx, err)
+	}
 	if err != nil {
-		return explain(err, false)
+		return s.explain(err, false)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if err := s.checkServer(ctx, conn); err != nil {
-		return explain(err, false)
+	if err := s.prepareConnection(ctx, conn); err != nil {
+		return s.explain(err, false)
 	}
-	if _, err = conn.Exec(ctx, s.sql(probeText)); err == nil { // the row may be that of another probe
+	err = s.probeOn(ctx, conn)
+	if err == nil {
+		s.endSilent(ctx)
+	}
+	return err
+}
+
+// probeOn probes the server by a connection.
+func (s *Store) probeOn(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, s.sql(probeText))
+	if err == nil { // the row may be that of another probe
 		_, err = conn.Exec(ctx, s.sql(confirmSQL))
 	}
 	return s.verdict(true, time.Time{}, err)
 }
 
-// isDecisive reports whether a single such failure proves that the server cannot work: nothing
-// listens there, or it says so itself. A timeout may have many reasons.
+// probeIdle probes the server by idle connections, since it has refused a new one. If all are in use,
+// there is no evidence.
+func (s *Store) probeIdle(ctx context.Context, refusal error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	result := s.explain(refusal, false)
+	if s.pool.Stat().AcquiredConns() > 0 {
+		result = breaker.ErrNoEvidence
+	}
+	for _, conn := range s.pool.AcquireAllIdle(ctx) {
+		if breaker.IsFailure(result) || errors.Is(result, breaker.ErrNoEvidence) {
+			result = s.probeOn(ctx, conn.Conn())
+		}
+		conn.Release()
+	}
+	return result
+}
+
+// endSilent ends the idle connections that do not reply, now that a new one has.
+func (s *Store) endSilent(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.timeout/4)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, conn := range s.pool.AcquireAllIdle(ctx) {
+		all.Go(func() {
+			_ = conn.Conn().Ping(ctx) // one that does not reply is closed
+			conn.Release()
+		})
+	}
+	all.Wait()
+}
+
+// isDecisive reports whether a failure is what a new connection says.
 func isDecisive(failure error) bool {
 	switch store.CauseOf(failure) {
 	case store.ConnectionRefused, store.UnknownHost:
 		return true
 	}
-	return isMisconfigured(failure) || isCode(failure, "57P03") // it starts, or shuts down
+	return false
 }
 
 // verdict returns what the result of a call means that was sent then: nil if the server works,
 // breaker.ErrNoEvidence if it may work, or the failure.
 //
 // A timeout counts only if no other call got a reply meanwhile: a server that replies to others is
-// busy, not down. Neither counts a statement that the server has canceled since it took too long, as
-// one does that waits for a row; nor a connection that somebody has ended: the next one will tell.
+// busy, not down. Neither counts a bound that the call has reached at the server; nor a connection that
+// somebody has ended: the next one will tell.
 func (s *Store) verdict(writes bool, sent time.Time, err error) error {
 	if err == nil {
+		if writes && !s.written.Load() {
+			s.written.Store(true)
+		}
 		return s.works(writes)
 	}
-	var answer *pgconn.PgError
+	var reply *pgconn.PgError
 	switch {
 	case isReadOnly(err):
-		return explain(err, false)
-	case errors.As(err, &answer) && !endsStatement(answer):
-		if endedByAdministrator(err) {
-			return breaker.ErrNoEvidence
-		}
-		return explain(err, false)
-	case answer != nil:
-		works := s.works(writes)
-		if isCode(err, "57014", "55P03") {
-			return breaker.ErrNoEvidence
-		}
-		return works
+		return s.explain(err, false)
+	case errors.As(err, &reply):
+		return s.meaning(writes, reply, err)
 	case s.life.Err() != nil, errors.Is(err, breaker.ErrNoEvidence), errors.Is(err, store.ErrUnavailable): // the store's own refusal
 		return breaker.ErrNoEvidence
 	case errors.Is(err, context.Canceled): // the caller has left
 		return breaker.ErrNoEvidence
-	case isTimeout(err) && !sent.IsZero() && s.heard.Load() > int64(sent.Add(s.config.timeout/10).Sub(s.made)):
+	case isTimeout(err) && !sent.IsZero() && s.repliedSince(sent):
 		return breaker.ErrNoEvidence
 	}
-	return explain(err, false)
+	return s.explain(err, false)
+}
+
+// meaning is the verdict on a call that the server has replied to with an error.
+func (s *Store) meaning(writes bool, reply *pgconn.PgError, err error) error {
+	means := meaningOf(reply).means
+	works := breaker.ErrNoEvidence
+	if endsStatement(reply) && means != outage {
+		works = s.works(writes)
+	}
+	switch {
+	case means == disconnected, means == overloaded:
+		return breaker.ErrNoEvidence
+	case means == outage, !endsStatement(reply):
+		return s.explain(err, false)
+	}
+	return works
 }
 
 // works is the verdict on a call that the server has replied to. One that only serves reads is down
@@ -110,19 +166,33 @@ func (s *Store) works(writes bool) error {
 	return nil
 }
 
-// noConnection reports that a call got no connection: its caller has left, all were in use, or none
-// could be made.
-func (s *Store) noConnection(waiting context.Context, admitted breaker.Call, err error) {
-	if waiting.Err() != nil || s.life.Err() != nil {
-		admitted.End(breaker.ErrNoEvidence)
-		s.breaker.Doubt(time.Now())
-	} else if endedByAdministrator(err) {
-		admitted.End(breaker.ErrNoEvidence)
-	} else {
-		admitted.End(explain(err, false))
+// repliedSince reports whether the server has replied to a call that writes some time after then:
+// earlier replies may still have been on their way.
+func (s *Store) repliedSince(then time.Time) bool {
+	return s.heard.Load() > int64(then.Add(s.config.timeout/10).Sub(s.made))
+}
+
+// doubt has the server probed if it has replied to nobody since a call began.
+func (s *Store) doubt(began time.Time) {
+	if !s.repliedSince(began) {
+		s.breaker.Doubt(began)
+	}
+}
+
+// noConnection reports that a call that began then got no connection: its caller has left, all were in
+// use, or none could be made.
+func (s *Store) noConnection(waiting context.Context, admitted breaker.Call, began time.Time, err error) {
+	switch {
+	case waiting.Err() != nil || s.life.Err() != nil:
+		s.doubt(began)
+	case !endedByAdministrator(err):
+		admitted.End(s.explain(err, false))
 	}
 }
 
 // endedByAdministrator reports whether the server has ended the connection, but not all of them:
 // for the next one it may work.
-func endedByAdministrator(err error) bool { return isCode(err, "57P01", "57P02", "57P05") }
+func endedByAdministrator(err error) bool {
+	var reply *pgconn.PgError
+	return errors.As(err, &reply) && meaningOf(reply).means == disconnected
+}

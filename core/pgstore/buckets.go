@@ -55,7 +55,10 @@ func (s batchServer) Refuses(batch.Urgency) error {
 	return nil
 }
 
-func (s batchServer) Late(why error, sent bool) error { return explain(why, sent) }
+// Late implements batch.Server: a request is queued for the timeout at most.
+func (s batchServer) Late(why error, sent bool) error {
+	return s.store.explainLate(why, time.Now().Add(-s.store.config.timeout), sent)
+}
 
 func (s batchServer) Missed() {}
 
@@ -209,7 +212,7 @@ DELETE FROM lk.buckets b USING locked WHERE b.id = locked.id`
 	// index says which: that would make each charge dearer. So it looks at 2,048 pages of the table,
 	// from a random one on.
 	sweepBuckets = `WITH pages AS MATERIALIZED (
-  SELECT greatest(floor(random() * (pg_relation_size('lk.buckets') / current_setting('block_size')::int + 2047)) - 2047, 0) AS first
+  SELECT greatest(floor(random() * (pg_relation_size('lk.buckets') / current_setting('block_size')::int + 2047))::bigint - 2047, 0) AS first
 )
 DELETE FROM lk.buckets WHERE ctid = ANY (ARRAY(
   SELECT ctid FROM lk.buckets

@@ -80,11 +80,12 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 	began := time.Now()
 	waiting, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
-	conn, place, err := s.connection(waiting, st, admitted)
+	conn, place, err := s.connection(waiting, st, admitted, began)
 	if err != nil {
 		return none, err
 	}
 	if time.Since(began) > s.config.timeout/100 { // the reply has a timeout of its own
+		began = time.Now()
 		var over context.CancelFunc
 		waiting, over = context.WithTimeout(ctx, s.config.timeout)
 		defer over()
@@ -95,12 +96,11 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		verdict := s.verdict(st.writes, sent, result)
 		once.Do(func() { admitted.End(verdict) })
 	}
+	// The verdict of a probe comes before the call's own end.
+	defer time.AfterFunc(s.config.timeout/2, func() { s.doubt(began) }).Stop()
 	answer := func(running context.Context) reply[T] {
 		r, result := patiently(running, s, st, conn, f)
 		place.give()
-		if isReadOnly(result) { // others of the pool may have the setting, or the server, of before, too
-			s.pool.Reset()
-		}
 		tell(result)
 		return r
 	}
@@ -111,7 +111,7 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		r = answerApart(ctx, waiting, s, st, tell, answer)
 	}
 	if errors.Is(r.err, errLate) {
-		r.err = explain(r.err, st.writes)
+		r.err = s.explainLate(r.err, began, st.writes)
 	}
 	return r.value, r.err
 }
@@ -184,32 +184,29 @@ func answerHere[T any](ctx context.Context, s *Store, answer func(running contex
 // recentlySlow reports whether a call in its caller's goroutine has lately had no reply in time.
 func (s *Store) recentlySlow() bool { return int64(time.Since(s.made)) < s.slowUntil.Load() }
 
-// connection returns a connection, and the call's share of the pool. It ends the call if there is none
-// in time.
-func (s *Store) connection(waiting context.Context, st step, admitted breaker.Call) (conn *pgxpool.Conn, place admission, err error) {
+// connection returns a connection for a call that began then, and the call's share of the pool. It ends
+// the call if there is none in time.
+func (s *Store) connection(
+	waiting context.Context, st step, admitted breaker.Call, began time.Time,
+) (conn *pgxpool.Conn, place admission, err error) {
 	if place, err = s.shares.take(waiting, st); err == nil {
-		if conn, err = s.dialed(waiting); err == nil {
+		conn, err = s.acquire(waiting)
+		for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
+			conn, err = s.acquire(waiting)
+		}
+		if err == nil {
 			return conn, place, nil
 		}
 		place.give()
 	}
-	s.noConnection(waiting, admitted, err)
+	s.noConnection(waiting, admitted, began, err)
 	switch {
 	case s.life.Err() != nil:
 		return nil, place, store.ErrClosed
 	case waiting.Err() != nil && !isMisconfigured(err):
-		err = fmt.Errorf("no connection in time: %w", context.Cause(waiting))
+		return nil, place, s.explainLate(fmt.Errorf("no connection in time: %w", context.Cause(waiting)), began, false)
 	}
-	return nil, place, explain(err, false)
-}
-
-// dialed returns a connection of the pool.
-func (s *Store) dialed(waiting context.Context) (*pgxpool.Conn, error) {
-	conn, err := s.pool.Acquire(waiting)
-	for endedByAdministrator(err) && waiting.Err() == nil { // while it was made
-		conn, err = s.pool.Acquire(waiting)
-	}
-	return conn, err
+	return nil, place, s.explain(err, false)
 }
 
 const (
@@ -240,13 +237,16 @@ func patiently[T any](
 			continue
 		}
 		unsent := pgconn.SafeToRetry(result)
-		if broken++; !conn.Conn().IsClosed() || st.once && !unsent || broken >= mostBroken {
+		moved := isReadOnly(result) && s.hasMoved(ctx)
+		if broken++; !moved && (!conn.Conn().IsClosed() || st.once && !unsent) || broken >= mostBroken {
 			break
 		}
-		conn.Release()
-		maybe = maybe || !unsent
-		ctx = context.WithValue(ctx, repeat{}, repeat{})
-		if conn, result = s.pool.Acquire(ctx); result != nil {
+		s.release(conn)
+		if !moved { // what a server that takes no writes has refused has not run
+			maybe = maybe || !unsent
+			ctx = context.WithValue(ctx, repeat{}, repeat{})
+		}
+		if conn, result = s.acquire(ctx); result != nil {
 			if ctx.Err() != nil { // all may be in use
 				result = breaker.ErrNoEvidence
 			}
@@ -254,14 +254,21 @@ func patiently[T any](
 		}
 	}
 	if conn != nil {
-		conn.Release()
+		s.release(conn)
 	}
 	if r.err != nil && maybe && st.writes {
 		r.err = unconfirmed(r.err)
 	} else {
-		r.err = explain(r.err, st.writes)
+		r.err = s.explain(r.err, st.writes)
 	}
 	return r, result
+}
+
+// hasMoved reports whether a new connection takes the writes that one of the pool has refused: all of the
+// pool may be of the server, or have the setting, of before, and end.
+func (s *Store) hasMoved(ctx context.Context) bool {
+	s.pool.Reset()
+	return s.breaker.Ask(ctx, time.Now()) == nil
 }
 
 // repeat is in the context of a function that run calls again after its connection broke.

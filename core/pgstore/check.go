@@ -175,7 +175,7 @@ func (s *Store) checkListening(ctx context.Context) ([]store.Finding, error) {
 	case isReadOnly(err): // a replica does not let anybody listen, and was found already
 		return nil, nil
 	case err != nil:
-		return nil, explain(err, false)
+		return nil, s.explain(err, false)
 	}
 	defer s.hangUp(conn)
 	if err = s.greet(ctx, conn, channel); errors.Is(err, errUnheard) {

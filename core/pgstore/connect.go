@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,11 +19,13 @@ import (
 // oldest is the oldest release of PostgreSQL that the store works with.
 const oldest = 14
 
-// settings returns the settings of the store's pool.
+// settings returns the settings of the store's pool. The hooks of the one that they are of are called as
+// that would.
 func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c := of.Copy()
-	c.MaxConns, c.MinConns = int32(s.config.connections), 0 //nolint:gosec // checked
-	c.AfterRelease = nil
+	// Calls have slots. The client keeps a connection that has died in the pool for up to 15 s, while it
+	// cancels the statement: that must leave room for a new one.
+	c.MaxConns, c.MinConns, c.MinIdleConns = 2*int32(s.config.connections), 0, 0 //nolint:gosec // checked
 	before := c.BeforeConnect
 	c.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if before != nil {
@@ -32,11 +35,12 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 		}
 		return cancelsNothing(ctx, c)
 	}
+	s.afterConnect = of.AfterConnect
 	c.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
 		connected(c.PgConn())
-		return s.checkServer(ctx, c)
+		return s.prepareConnection(ctx, c)
 	}
-	c.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) { return isQuiet(c.PgConn().Conn()), nil }
+	c.PrepareConn = usable(of)
 	c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a round trip
 	s.prepare(c.ConnConfig)
 	// Without prepared statements, the types of arguments are still those that the server wants.
@@ -46,20 +50,80 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	if s.config.pooled {
 		return c
 	}
-	// The server ends a statement, too, that takes longer than the store waits; and steps need READ
-	// COMMITTED, whatever the server's default.
-	timeout := strconv.FormatInt(s.config.timeout.Milliseconds(), 10)
-	c.ConnConfig.RuntimeParams["statement_timeout"] = timeout
-	c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = timeout
-	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
-	c.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan" // to plan each call takes longer than the call
+	for _, setting := range s.session() {
+		if setting.atStart {
+			c.ConnConfig.RuntimeParams[setting.name] = setting.value
+		}
+	}
 	return c
+}
+
+// usable returns the check of an idle connection: it has not ended, and the pool's own check accepts it.
+func usable(of *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
+	own := of.PrepareConn
+	if before := of.BeforeAcquire; own == nil && before != nil {
+		own = func(ctx context.Context, c *pgx.Conn) (bool, error) { return before(ctx, c), nil }
+	}
+	return func(ctx context.Context, c *pgx.Conn) (bool, error) {
+		if quiet := isQuiet(c.PgConn().Conn()); !quiet || own == nil {
+			return quiet, nil
+		}
+		return own(ctx, c)
+	}
+}
+
+// setting is a setting of a session that the store relies on, whatever that of the server, the database or
+// the user is.
+type setting struct {
+	name, value string
+	atStart     bool // also a parameter of the connection, which RESET keeps, and poolers of transactions refuse
+	since       int  // the first release that has it, if the store works with earlier ones
+}
+
+// session returns the settings of the store's sessions, but for those through a pooler of transactions,
+// which have none.
+func (s *Store) session() []setting {
+	// The server ends a statement a little before its caller leaves, which then learns why.
+	timeout := strconv.FormatInt(max(s.config.timeout*9/10, time.Millisecond).Milliseconds(), 10)
+	return []setting{
+		{name: "statement_timeout", value: timeout, atStart: true},
+		{name: "idle_in_transaction_session_timeout", value: timeout, atStart: true},
+		{name: "lock_timeout", value: "0"}, // statement_timeout bounds it
+		{name: "idle_session_timeout", value: "0", since: 14},
+		{name: "transaction_timeout", value: "0", since: 17},
+		{name: "default_transaction_isolation", value: "read committed", atStart: true},
+		{name: "plan_cache_mode", value: "force_generic_plan", atStart: true}, // to plan each call takes longer than the call
+		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen for
+		// an empty table. Where there is no other way, the server takes one nevertheless, as one so
+		// expensive that it would compile the statement.
+		{name: "enable_seqscan", value: "off"},
+		{name: "jit", value: "off"},
+		{name: "search_path", value: "pg_catalog"},
+		{name: "client_encoding", value: "UTF8"},
+		{name: "extra_float_digits", value: "1"},
+		{name: "plpgsql.extra_errors", value: "none"},
+		{name: "plpgsql.extra_warnings", value: "none"},
+	}
+}
+
+// set makes the settings of a session the store's.
+func (s *Store) set(ctx context.Context, c *pgx.Conn) error {
+	var names, values []string
+	var since []int
+	for _, setting := range s.session() {
+		names, values, since = append(names, setting.name), append(values, setting.value), append(since, setting.since*10000)
+	}
+	_, err := c.Exec(ctx, `SELECT set_config(s.name, s.value, false)
+		FROM unnest($1::text[], $2::text[], $3::int[]) AS s (name, value, since)
+		WHERE current_setting('server_version_num')::int >= s.since`, names, values, since)
+	return err
 }
 
 // listenerSettings returns the settings of the connection that listens, which is idle.
 func (s *Store) listenerSettings(of *pgx.ConnConfig) *pgx.ConnConfig {
 	s.prepare(of)
 	of.RuntimeParams["statement_timeout"] = "0"
+	of.RuntimeParams["idle_session_timeout"] = "0"
 	return of
 }
 
@@ -96,19 +160,28 @@ func (s *Store) connect(ctx context.Context, of *pgx.ConnConfig) (*pgx.Conn, err
 	return pgx.ConnectConfig(ctx, of)
 }
 
-// checkServer checks, on each new connection, that the store works with the server and its schema.
+// prepareConnection makes a new connection the store's, after the hook of the pool that it has its
+// settings of.
+func (s *Store) prepareConnection(ctx context.Context, c *pgx.Conn) error {
+	if s.afterConnect != nil {
+		if err := s.afterConnect(ctx, c); err != nil {
+			return err
+		}
+	}
+	if !s.config.pooled {
+		if err := s.set(ctx, c); err != nil {
+			return err
+		}
+	}
+	return s.checkServer(ctx, c)
+}
+
+// checkServer checks that the store works with the server and its schema.
 func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 	var number int
 	var isolation string
-	set := "NULL, NULL"
-	if !s.config.pooled {
-		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen for
-		// an empty table. Where there is no other way, the server takes one nevertheless, as one so
-		// expensive that it would compile the statement. Poolers refuse these as parameters.
-		set = "set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)"
-	}
-	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation'), "+set).
-		Scan(&number, &isolation, nil, nil); err != nil {
+	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").
+		Scan(&number, &isolation); err != nil {
 		return err
 	}
 	switch {

@@ -7,35 +7,87 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// settings are the codes, or their beginnings, by which a server says that it, or the client, is
-// set up wrongly. It has carried nothing out. The advice, if there is one, is what to do.
-var settings = []struct {
+// meaning is what an error of the server means.
+type meaning int
+
+const (
+	outage        meaning = iota // the server cannot work now
+	disconnected                 // the connection has ended; the next one tells whether the server works
+	overloaded                   // the call has reached a bound, and the server works
+	full                         // the server has no room: on its disk, or in its memory
+	misconfigured                // the server, or the client, is set up wrongly; nothing was carried out
+)
+
+// answer is an error of the server, and what it means.
+type answer struct {
 	code   string
-	cause  store.Cause
-	advice string
-}{
-	{"28", store.Authentication, ""},
-	{"42501", store.Permission, "grant the store's user what pgstore.Grants lists"},
-	{"25006", store.ReadOnly, "connect to the primary, and have default_transaction_read_only off"},
-	{"08P01", store.WrongServer, poolerAdvice},
-	{"26000", store.WrongServer, poolerAdvice},
-	{"42P05", store.WrongServer, poolerAdvice},
-	{"3D000", store.WrongServer, "create the database, or name another one in the DSN"},
-	{"3F000", store.WrongServer, migrateAdvice},
-	{"42P01", store.WrongServer, migrateAdvice},
-	{"42883", store.WrongServer, migrateAdvice},
-	{"42703", store.WrongServer, migrateAdvice},
+	means  meaning
+	cause  store.Cause // of a misconfiguration
+	advice string      // what to do; "" if the server's text says enough
+}
+
+// answers are what the server's errors mean, by the beginnings of their codes: the first one counts. An
+// error of a statement that has no entry does not end by itself, and is no outage either.
+var answers = []answer{
+	{"28", misconfigured, store.Authentication, ""},
+	{"42501", misconfigured, store.Permission, "grant the store's user what pgstore.Grants lists"},
+	{readOnly, misconfigured, store.ReadOnly, readOnlyAdvice},
+	{"26000", misconfigured, store.WrongServer, poolerAdvice},
+	{"42P05", misconfigured, store.WrongServer, poolerAdvice},
+	{"3D000", misconfigured, store.WrongServer, "create the database, or name another one in the DSN"},
+	{"3F000", misconfigured, store.WrongServer, migrateAdvice},
+	{"42P01", misconfigured, store.WrongServer, migrateAdvice},
+	{"42883", misconfigured, store.WrongServer, migrateAdvice},
+	{"42703", misconfigured, store.WrongServer, migrateAdvice},
+	{"53100", full, "", ""},
+	{"53200", full, "", ""},
+	{"40", overloaded, "", ""},             // rolled back for the sake of others, again and again
+	{lockNotAvailable, overloaded, "", ""}, // lock_timeout
+	{"57014", overloaded, "", ""},          // statement_timeout
+	{"25P03", overloaded, "", ""},          // idle_in_transaction_session_timeout
+	{"25P04", overloaded, "", ""},          // transaction_timeout
+	{"57P01", disconnected, "", ""},
+	{"57P02", disconnected, "", ""},
+	{"57P05", disconnected, "", ""},
+	{"08", outage, "", ""},
+	{"53", outage, "", ""}, // 53300: it takes no more connections
+	{"57", outage, "", ""}, // 57P03: it starts, or shuts down
+	{"58", outage, "", ""}, // of its machine
+}
+
+// meaningOf returns what an error of the server means.
+func meaningOf(err *pgconn.PgError) answer {
+	if err.Code == "08P01" && isMisuse(err) {
+		return answer{err.Code, misconfigured, store.WrongServer, poolerAdvice}
+	}
+	for _, a := range answers {
+		if strings.HasPrefix(err.Code, a.code) {
+			return a
+		}
+	}
+	if endsStatement(err) {
+		return answer{err.Code, misconfigured, store.OtherCause, ""}
+	}
+	return answer{code: err.Code, means: outage}
+}
+
+// isMisuse reports whether a violation of the protocol is the client's. PgBouncer has the same code for
+// all that it says itself, also that the server behind it is down.
+func isMisuse(err *pgconn.PgError) bool {
+	return endsStatement(err) || strings.Contains(err.Message, "prepared statement") || strings.Contains(err.Message, "startup parameter")
 }
 
 const (
-	migrateAdvice = "run pgstore.Migrate of this release, with the store's schema"
-	poolerAdvice  = "through a pooler of transactions, use pgstore.WithTransactionPooler"
+	migrateAdvice  = "run pgstore.Migrate of this release, with the store's schema"
+	readOnlyAdvice = "connect to the primary, and have default_transaction_read_only off"
+	poolerAdvice   = "through a pooler of transactions, use pgstore.WithTransactionPooler"
 )
 
 // explain returns an error of the client as one of a store: unavailable, with what else is known of
@@ -44,24 +96,22 @@ func explain(err error, writes bool) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
+	var reply *pgconn.PgError
+	if errors.As(err, &reply) {
 		// An error of a statement has rolled it back. One that ends the connection may have come behind
 		// the commit.
-		if writes = writes && !endsStatement(answer); writes {
+		writes = writes && !endsStatement(reply)
+		switch a := meaningOf(reply); {
+		case a.means == overloaded:
+			return overload(err, writes)
+		case writes:
 			return unconfirmed(err)
-		}
-		for _, s := range settings {
-			switch {
-			case !strings.HasPrefix(answer.Code, s.code):
-			case s.advice == "":
-				return store.Misconfigured(s.cause, fmt.Errorf("postgresql: %w", err))
-			default:
-				return store.Misconfigured(s.cause, fmt.Errorf("postgresql: %w: %s", err, s.advice))
-			}
-		}
-		if isFull(answer) {
+		case a.means == full:
 			return fmt.Errorf("%w: postgresql: %w", store.ErrFull, err)
+		case a.means == misconfigured && a.advice == "":
+			return store.Misconfigured(a.cause, fmt.Errorf("postgresql: %w", err))
+		case a.means == misconfigured:
+			return store.Misconfigured(a.cause, fmt.Errorf("postgresql: %w: %s", err, a.advice))
 		}
 	}
 	if writes && !pgconn.SafeToRetry(err) {
@@ -70,10 +120,34 @@ func explain(err error, writes bool) error {
 	return fmt.Errorf("%w: postgresql: %w", store.ErrUnavailable, err)
 }
 
-func unconfirmed(err error) error { return fmt.Errorf("%w: postgresql: %w", store.ErrUnconfirmed, err) }
+// explain is the function of this name, and knows what the server did before: one that has taken
+// writes, and is read-only now, has been demoted, or is being moved.
+func (s *Store) explain(err error, writes bool) error {
+	if isReadOnly(err) && s.written.Load() {
+		return store.Unavailable(store.ReadOnly, fmt.Sprintf("postgresql: %v: it took writes before", err))
+	}
+	return explain(err, writes)
+}
 
-// isFull reports whether the server has no room: on its disk, or in its memory.
-func isFull(answer *pgconn.PgError) bool { return answer.Code == "53100" || answer.Code == "53200" }
+// explainLate explains an error of a call that began then, and ended without a reply in time. If the
+// server has replied to others meanwhile, it is not down.
+func (s *Store) explainLate(err error, began time.Time, writes bool) error {
+	explained := s.explain(err, writes)
+	if isTimeout(err) && store.Down(explained) && s.repliedSince(began) {
+		return overload(err, errors.Is(explained, store.ErrUnconfirmed))
+	}
+	return explained
+}
+
+// overload returns the error of a call that has reached a bound.
+func overload(err error, maybe bool) error {
+	if maybe {
+		return fmt.Errorf("%w: %w", store.ErrOverloaded, unconfirmed(err))
+	}
+	return fmt.Errorf("%w: postgresql: %w", store.ErrOverloaded, err)
+}
+
+func unconfirmed(err error) error { return fmt.Errorf("%w: postgresql: %w", store.ErrUnconfirmed, err) }
 
 func isMisconfigured(err error) bool { return errors.Is(err, store.ErrMisconfigured) }
 
@@ -83,20 +157,22 @@ func wasRolledBack(err error) bool { return isCode(err, "40001", "40P01") }
 
 // endsStatement reports whether an error ends a statement, and not the connection. Its Severity is in
 // the language of the server's messages.
-func endsStatement(answer *pgconn.PgError) bool {
-	return cmp.Or(answer.SeverityUnlocalized, answer.Severity) == "ERROR"
+func endsStatement(reply *pgconn.PgError) bool {
+	return cmp.Or(reply.SeverityUnlocalized, reply.Severity) == "ERROR"
 }
 
-// isReadOnly reports whether the server said that it takes no writes.
-func isReadOnly(err error) bool { return isCode(err, "25006") }
+// readOnly is the code of the error of a server, or a transaction, that takes no writes.
+const readOnly = "25006"
+
+func isReadOnly(err error) bool { return isCode(err, readOnly) }
 
 // isCode reports whether the server replied with an error of one of these codes.
 func isCode(err error, codes ...string) bool {
 	if err == nil { // of most calls: what follows allocates
 		return false
 	}
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && slices.Contains(codes, answer.Code)
+	var reply *pgconn.PgError
+	return errors.As(err, &reply) && slices.Contains(codes, reply.Code)
 }
 
 // wrongServer returns an error of a server that the store does not work with.

@@ -1,14 +1,17 @@
 package pgstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -207,6 +210,65 @@ func TestReadOnlyServers(t *testing.T) {
 			administer(t, dsn, "SET default_transaction_read_only = off", "ALTER DATABASE "+database+" RESET default_transaction_read_only")
 		})
 	})
+	// It has taken writes before: it is being replaced, and may take some again.
+	t.Run("after a change", func(t *testing.T) {
+		t.Parallel()
+		dsn := prepared(t)
+		database := databaseOf(t, dsn)
+		s := openTestStore(t, dsn)
+		must(t, count(t.Context(), s, 1))
+		administer(t, dsn, "ALTER DATABASE "+database+" SET default_transaction_read_only = on", terminate)
+		eventually(t, "the breaker opens", func() bool { return breaker.Refused(count(t.Context(), s, 1)) })
+		if err := count(t.Context(), s, 1); !store.Down(err) || store.CauseOf(err) != store.ReadOnly {
+			t.Errorf("got %v, want an outage", err)
+		}
+	})
+}
+
+// One that moved leaves connections to the server of before, which takes no writes any more: the first
+// call that learns it goes on by a new connection, and ends the old ones.
+func TestAServerMoves(t *testing.T) {
+	t.Parallel()
+	before, after := prepared(t), prepared(t)
+	var database atomic.Value
+	database.Store(databaseOf(t, before))
+	settings, err := pgxpool.ParseConfig(before)
+	must(t, err)
+	settings.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.Database = database.Load().(string); return nil }
+	pool, err := pgxpool.NewWithConfig(t.Context(), settings)
+	must(t, err)
+	defer pool.Close()
+	log := new(logbook)
+	s, err := NewFromPool(pool, WithTimeout(brisk), log.option())
+	must(t, err)
+	defer func() { _ = s.Close() }()
+	occupy(t, s, s.config.connections)
+	must(t, count(t.Context(), s, 1))
+	s.listen()
+	eventually(t, "it listens", s.listener.subscribed.Load)
+
+	database.Store(databaseOf(t, after))
+	for _, conn := range s.pool.AcquireAllIdle(t.Context()) { // as a server that was demoted is
+		_, err := conn.Exec(t.Context(), "SET default_transaction_read_only = on")
+		must(t, err)
+		conn.Release()
+	}
+	for range 20 {
+		must(t, countOnce(t.Context(), s, 1))
+	}
+	if n := counted(t, after, 1); n != 20 || log.has(tripped) {
+		t.Errorf("counted %d; the breaker opened: %v", n, log.has(tripped))
+	}
+	admin := connect(t, after)
+	eventually(t, "it listens there, too", func() bool {
+		var n int
+		must(t, admin.QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'").Scan(&n))
+		return n == 1
+	})
+	if !log.has("pushes no longer arrive") {
+		t.Error("it is not logged")
+	}
 }
 
 // Every process of a service may migrate at its start, whatever the isolation of its transactions.

@@ -1,11 +1,19 @@
 package pgstore
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
@@ -77,4 +85,108 @@ func wantOneRun(t *testing.T, s *Store, id, scope string) {
 	if n := runs.Load(); n != 1 {
 		t.Errorf("%d attempts have begun", n)
 	}
+}
+
+// A call that a bound ends, while the server replies, is no outage: neither one that waits for a row for
+// too long, nor those that wait for a connection behind it.
+func TestBoundsAreNoOutage(t *testing.T) {
+	t.Parallel()
+	for name, blocked := range map[string]int{"a lone caller": 1, "a full pool": 24} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn, log := prepared(t), new(logbook)
+			s := openTestStore(t, dsn, WithTimeout(brisk), WithConnections(4), log.option())
+			eventually(t, "it works", func() bool { return count(t.Context(), s, 1) == nil })
+			tx, err := connect(t, dsn).Begin(t.Context())
+			must(t, err)
+			_, err = tx.Exec(t.Context(), "UPDATE lk.counts SET n = 0 WHERE id = 1")
+			must(t, err)
+			var all sync.WaitGroup
+			for range blocked {
+				all.Go(func() {
+					if err := count(t.Context(), s, 1); !errors.Is(err, store.ErrOverloaded) || store.Down(err) || store.CauseOf(err) != store.Overloaded {
+						t.Errorf("got %v, an outage: %v", err, store.Down(err))
+					}
+				})
+			}
+			all.Wait()
+			must(t, tx.Rollback(t.Context()))
+			must(t, count(t.Context(), s, 1))
+			if log.has(tripped) {
+				t.Error("the breaker opened")
+			}
+		})
+	}
+}
+
+// While others fill the server, the store works with the connections that it has.
+func TestAServerWithoutRoomForConnections(t *testing.T) {
+	t.Parallel()
+	dsn, log := prepared(t), new(logbook)
+	role := "few_" + databaseOf(t, dsn)
+	administer(t, dsn, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 3", Grants(role), "GRANT ALL ON lk.counts TO "+role)
+	s := openTestStore(t, strings.Replace(dsn, "postgres@", role+"@", 1), log.option())
+	must(t, count(t.Context(), s, 1))
+	var all sync.WaitGroup
+	for i := range 24 {
+		all.Go(func() {
+			for range 20 {
+				if err := countOnce(t.Context(), s, 1+i); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+	must(t, s.probe())
+}
+
+// Connections that died without a reset cost one call, however many there are: a new one works.
+func TestConnectionsThatDied(t *testing.T) {
+	t.Parallel()
+	dsn, log := prepared(t), new(logbook)
+	settings, err := pgxpool.ParseConfig(dsn)
+	must(t, err)
+	proxy := postgrestest.NewProxy(t, addressOf(settings.ConnConfig))
+	_, port, err := net.SplitHostPort(proxy.Addr())
+	must(t, err)
+	var forgotten atomic.Bool
+	settings.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if !forgotten.Load() {
+			through, err := strconv.ParseUint(port, 10, 16)
+			c.Port = uint16(through)
+			return err
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), settings)
+	must(t, err)
+	defer pool.Close()
+	s, err := NewFromPool(pool, WithTimeout(brisk), log.option())
+	must(t, err)
+	defer func() { _ = s.Close() }()
+	occupy(t, s, s.config.connections)
+	proxy.BlackHole()
+	forgotten.Store(true)
+	failed := 0
+	eventually(t, "calls succeed", func() bool {
+		err := count(t.Context(), s, 1)
+		if err != nil && (!errors.Is(err, store.ErrOverloaded) || store.Down(err)) {
+			t.Errorf("got %v, an outage: %v", err, store.Down(err))
+		}
+		if err != nil {
+			failed++
+		}
+		return err == nil
+	})
+	for range 20 {
+		must(t, count(t.Context(), s, 1))
+	}
+	if failed > 2 || log.has(tripped) {
+		t.Errorf("%d calls failed; the breaker opened: %v", failed, log.has(tripped))
+	}
+	proxy.Mend()
 }

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,7 @@ type listener struct {
 }
 
 const (
-	// listenCheck is how often the server is asked whether the connection still works.
+	// listenCheck is how often the store checks that what it sends arrives.
 	listenCheck = 5 * time.Second
 	// relistenAfter is the first pause before the store listens again.
 	relistenAfter = 100 * time.Millisecond
@@ -59,6 +60,7 @@ func (s *Store) listen() {
 func (s *Store) listenOnce() (listened bool) {
 	conn, err := s.subscribe(s.life, s.listener.inbox)
 	if err != nil {
+		s.logFault(s.life, s.explain(err, false))
 		return false
 	}
 	defer s.hangUp(conn)
@@ -68,18 +70,35 @@ func (s *Store) listenOnce() (listened bool) {
 	}
 	s.listener.subscribed.Store(true)
 	s.subscribed()
-	for {
-		ctx, cancel := context.WithTimeout(s.life, listenCheck)
-		push, err := conn.WaitForNotification(ctx)
-		over := ctx.Err() != nil
-		cancel()
-		switch {
-		case err == nil:
-			s.received(push)
-		case s.life.Err() != nil || !over || conn.IsClosed() || s.within(conn.Ping) != nil:
-			return true
-		}
+	for s.receives(conn) && s.echoes(conn) {
 	}
+	return true
+}
+
+// receives passes on what arrives until it is time for the next check. It reports whether the connection
+// has not ended.
+func (s *Store) receives(conn *pgx.Conn) bool {
+	ctx, cancel := context.WithTimeout(s.life, listenCheck)
+	defer cancel()
+	for {
+		push, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return s.life.Err() == nil && ctx.Err() != nil && !conn.IsClosed()
+		}
+		s.received(push)
+	}
+}
+
+// echoes reports whether what is sent where the store writes still arrives on a connection, or cannot be
+// sent: the server, or its address, may have another one's place, and leave the connection as it is.
+func (s *Store) echoes(conn *pgx.Conn) bool {
+	err := s.greet(s.life, conn, s.listener.inbox)
+	if errors.Is(err, errUnheard) && s.life.Err() == nil {
+		s.config.logger.WarnContext(s.life, "lockkeeper: pushes no longer arrive on a connection; the store listens on another one",
+			"store", "postgresql")
+		return false
+	}
+	return err == nil || !conn.IsClosed() && s.within(conn.Ping) == nil
 }
 
 // subscribe returns a connection that listens on a channel. It ends with hangUp.
@@ -124,7 +143,7 @@ func (s *Store) greet(ctx context.Context, conn *pgx.Conn, channel string) error
 		case err != nil && waiting.Err() != nil && ctx.Err() == nil:
 			return errUnheard
 		case err != nil:
-			return explain(err, false)
+			return s.explain(err, false)
 		case push.Payload == greeting:
 			return nil
 		}

@@ -87,25 +87,6 @@ func (a admission) give() {
 	a.of.records.give(a.flow)
 }
 
-// slots bounds how many calls there are at a time, which it admits in their order.
-type slots chan struct{}
-
-func (s slots) take(ctx context.Context) bool {
-	select {
-	case s <- struct{}{}:
-		return true
-	default:
-	}
-	select {
-	case s <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (s slots) give() { <-s }
-
 // recordShares bounds the calls about records, and those of each flow, which is a scope. Flows take
 // turns.
 type recordShares struct {

@@ -38,17 +38,20 @@ import (
 // that is still unanswered 10 ms later ends with its connection; for the next 10 s, lookups are left to
 // end by themselves as well.
 type Store struct {
-	config  config
-	pool    *pgxpool.Pool
-	shares  shares // of the pool
-	workers *workers
-	hooks   hooks.Shutdown
-	texts   sync.Map // of statements, by the text with the schema's default name
+	config       config
+	pool         *pgxpool.Pool
+	afterConnect func(context.Context, *pgx.Conn) error // of the pool that New was given; nil if it has none
+	slots        slots                                  // of the pool
+	shares       shares                                 // of the pool
+	workers      *workers
+	hooks        hooks.Shutdown
+	texts        sync.Map // of statements, by the text with the schema's default name
 
 	telemetry     *telemetry.Store
 	misconfigured *telemetry.Repeated
 	breaker       *breaker.Breaker
 	made          time.Time
+	written       atomic.Bool  // the server has taken writes
 	heard         atomic.Int64 // time since made of the last reply to a call that writes
 	slowUntil     atomic.Int64 // time since made: see recentlySlow
 	listener      listener
@@ -218,6 +221,7 @@ func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
 		return nil, fmt.Errorf("pgstore: New: %w", err)
 	}
 	s.pool, s.breaker = pool, s.newBreaker(settings.ConnConfig)
+	s.slots = newSlots(c.connections)
 	s.workers = newWorkers(s.life, c.connections)
 	s.shares.init(c.connections)
 	names := make([]string, len(operations))
