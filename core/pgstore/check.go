@@ -90,6 +90,16 @@ var weak = []struct {
 }
 
 func (s *Store) checkSettings(ctx context.Context, c *pgx.Conn) (found []store.Finding, err error) {
+	var lockTimeout string
+	if err := c.QueryRow(ctx, "SELECT current_setting('lock_timeout')").Scan(&lockTimeout); err != nil {
+		return nil, err
+	}
+	if lockTimeout != "0" { // through a pooler of transactions
+		found = append(found, store.Finding{
+			Found: "lock_timeout is " + lockTimeout, Weakens: "a step that waits for another one's row fails before the store's timeout",
+			Remedy: "Set lock_timeout to 0 for the store's user, by ALTER ROLE",
+		})
+	}
 	for _, w := range weak {
 		var value string
 		if err := c.QueryRow(ctx, "SELECT current_setting($1)", w.setting).Scan(&value); err != nil {
@@ -120,7 +130,7 @@ func (s *Store) checkReplicas(ctx context.Context, c *pgx.Conn) ([]store.Finding
 
 func (s *Store) checkTables(ctx context.Context, c *pgx.Conn) ([]store.Finding, error) {
 	rows, err := c.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' AND relpersistence = 'u' "+
-		"ORDER BY relname", s.config.schema)
+		"ORDER BY relname", quoted(s.config.schema))
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,24 @@ func TestErrorsOfStatements(t *testing.T) {
 	}
 }
 
+// What PgBouncer says is an outage, unless it is about what the client has sent.
+func TestViolationsOfTheProtocol(t *testing.T) {
+	for text, misuse := range map[string]bool{
+		"server login has been failing, try again later (server_login_retry)": false,
+		"server conn crashed?":                             false,
+		"query_wait_timeout":                               false,
+		"unsupported startup parameter: statement_timeout": true,
+		"prepared statement \"lrupsc_1_0\" does not exist": true,
+	} {
+		err := explain(&pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: text}, false)
+		if errors.Is(err, store.ErrMisconfigured) != misuse || store.Down(err) == misuse {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestGrantsOfOddRoles(t *testing.T) {
-	if text := Grants(`a "lk.b`, WithSchema("other")); strings.Count(text, `TO "a ""lk.b";`) != 3 || strings.Count(text, "SCHEMA other ") != 3 {
+	if text := Grants(`a "lk.b`, WithSchema("other")); strings.Count(text, `TO "a ""lk.b";`) != 3 || strings.Count(text, `SCHEMA "other" `) != 3 {
 		t.Error(text)
 	}
 }

@@ -291,3 +291,78 @@ func TestMigrationsAtOnce(t *testing.T) {
 	all.Wait()
 	must(t, openTestStore(t, server.DSN()).Ping(t.Context()))
 }
+
+// The store sets what it relies on itself, whatever the settings of its database are.
+func TestOddSettings(t *testing.T) {
+	t.Parallel()
+	dsn := newDatabase(t, "template1")
+	for _, setting := range []string{
+		"lock_timeout = '1ms'", "extra_float_digits = -15", "plpgsql.extra_errors = 'all'", "search_path = 'nowhere'", "statement_timeout = '1ms'",
+		"idle_session_timeout = '1ms'", "default_transaction_isolation = 'serializable'", "standard_conforming_strings = off",
+		"client_encoding = 'LATIN1'", "bytea_output = 'escape'", "DateStyle = 'SQL, DMY'", "IntervalStyle = 'sql_standard'",
+		"TimeZone = 'Asia/Kathmandu'", "default_transaction_deferrable = on",
+	} {
+		administer(t, dsn, "ALTER DATABASE "+databaseOf(t, dsn)+" SET "+setting)
+	}
+	settings, err := pgx.ParseConfig(dsn)
+	must(t, err)
+	settings.RuntimeParams["statement_timeout"] = "0" // whoever migrates has time
+	conn, err := pgx.ConnectConfig(t.Context(), settings)
+	must(t, err)
+	must(t, Migrate(t.Context(), conn, WithSchema("user")))
+	must(t, conn.Close(t.Context()))
+	s := openTestStore(t, dsn, WithSchema("user"))
+	if _, err := s.BeginOperation(t.Context(), beginOf("k", "s", 1)); err != nil {
+		t.Error(err)
+	}
+	ends(t, s, store.Released, takes(t, s, exclusive("k")))
+	for _, statement := range sweeps {
+		_, err := run(t.Context(), s, step{operation: opSweep}, execute(s.sql(statement)))
+		must(t, err)
+	}
+	found, err := s.Check(t.Context())
+	must(t, err)
+	for _, f := range found {
+		if !strings.Contains(f.Found, "UNLOGGED") {
+			t.Errorf("found %v", f)
+		}
+	}
+	if _, err := New(dsn, WithSchema("pg_mine")); err == nil {
+		t.Error("the server keeps the name for itself")
+	}
+}
+
+// The hooks of the pool that a store is given are called, before what the store does.
+func TestHooksOfThePool(t *testing.T) {
+	t.Parallel()
+	dsn := prepared(t)
+	role := "owner_" + databaseOf(t, dsn)
+	login := "login_" + databaseOf(t, dsn)
+	administer(t, dsn, "CREATE ROLE "+role, Grants(role), "GRANT ALL ON lk.counts TO "+role, "CREATE ROLE "+login+" LOGIN IN ROLE "+role+" NOINHERIT")
+	settings, err := pgxpool.ParseConfig(strings.Replace(dsn, "postgres@", login+"@", 1))
+	must(t, err)
+	var called [5]atomic.Int64
+	settings.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { called[0].Add(1); return nil }
+	settings.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		called[1].Add(1)
+		_, err := c.Exec(ctx, "SET ROLE "+role+"; SET lock_timeout = 1")
+		return err
+	}
+	settings.BeforeAcquire = func(context.Context, *pgx.Conn) bool { called[2].Add(1); return true }
+	settings.AfterRelease = func(*pgx.Conn) bool { called[3].Add(1); return true }
+	settings.BeforeClose = func(*pgx.Conn) { called[4].Add(1) }
+	pool, err := pgxpool.NewWithConfig(t.Context(), settings)
+	must(t, err)
+	defer pool.Close()
+	s, err := NewFromPool(pool, WithTimeout(lenient))
+	must(t, err)
+	must(t, count(t.Context(), s, 1))
+	must(t, count(t.Context(), s, 1))
+	must(t, s.probe())
+	must(t, s.Close())
+	for i := range called {
+		if called[i].Load() == 0 {
+			t.Errorf("hook %d was not called", i)
+		}
+	}
+}

@@ -69,7 +69,7 @@ func migrate(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var logged bool
-	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass", of.schema+".buckets").Scan(&logged)
+	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass", quoted(of.schema)+".buckets").Scan(&logged)
 	if err == nil && !logged {
 		_, err = tx.Exec(ctx, inSchema(of.schema, "ALTER TABLE lk.buckets SET LOGGED"))
 	}
@@ -98,13 +98,19 @@ func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", of.schema+".schema_version").Scan(&exists); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", quoted(of.schema)+".schema_version").Scan(&exists); err != nil {
 		return err
 	}
 	if exists {
 		var version int
 		err := tx.QueryRow(ctx, inSchema(of.schema, "SELECT version FROM lk.schema_version")).Scan(&version)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) || version >= schemaVersion {
+			return err
+		}
+	}
+	// The client sends a text with several statements in the first two only.
+	for _, setting := range []string{"standard_conforming_strings = on", "client_encoding = 'UTF8'", "lock_timeout = 0"} {
+		if _, err := tx.Exec(ctx, "SET LOCAL "+setting); err != nil {
 			return err
 		}
 	}
@@ -132,22 +138,20 @@ func Grants(role string, opts ...Option) string {
 		panic("pgstore: Grants: " + err.Error())
 	}
 	to := " TO " + pgx.Identifier{role}.Sanitize() + ";\n"
-	return "GRANT USAGE ON SCHEMA " + of.schema + to +
-		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + of.schema + to +
-		"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA " + of.schema + to
+	return "GRANT USAGE ON SCHEMA " + quoted(of.schema) + to +
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + quoted(of.schema) + to +
+		"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA " + quoted(of.schema) + to
 }
 
 func schemaOf(opts []Option) (config, error) {
 	c := config{schema: defaultSchema, oldest: oldest, timeout: 1e9, connections: 1}
 	option.Apply(&c, opts)
-	if !schemaName.MatchString(c.schema) {
-		return c, c.check()
-	}
-	return c, nil
+	return c, c.checkSchema()
 }
 
 func schemaText(of config) string {
 	var text strings.Builder
+	text.WriteString("SET LOCAL plpgsql.extra_errors = 'none'; -- stricter checks are for the authors of functions\n\n")
 	for _, part := range parts {
 		file, err := schemaFiles.ReadFile("schema/" + part + ".sql")
 		if err == nil {
@@ -170,8 +174,11 @@ func inSchema(schema, sql string) string {
 	if schema == defaultSchema {
 		return sql
 	}
-	return qualified.ReplaceAllString(sql, schema+"${1}")
+	return qualified.ReplaceAllString(sql, quoted(schema)+"${1}")
 }
+
+// quoted returns the name of a schema as SQL has it: it may be a keyword.
+func quoted(schema string) string { return `"` + schema + `"` }
 
 // sql returns a constant text with the store's schema in the place of the default one.
 func (s *Store) sql(text string) string {

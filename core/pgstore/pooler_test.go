@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
@@ -71,6 +72,12 @@ func TestThroughATransactionPooler(t *testing.T) {
 			t.Error("it listens")
 		}
 	})
+}
+
+// acceptable removes what a pooler of transactions refuses.
+func acceptable(listening *pgx.ConnConfig) {
+	delete(listening.RuntimeParams, "statement_timeout")
+	delete(listening.RuntimeParams, "idle_session_timeout")
 }
 
 // The store keeps its whole contract through a pooler of transactions.
@@ -135,6 +142,26 @@ func TestWaitingWithoutListening(t *testing.T) {
 	}
 }
 
+// An outage of the server behind a pooler is one.
+func TestAnOutageBehindAPooler(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	install(t, server.DSN())
+	pooled := postgrestest.Through(server.DSN(), postgrestest.StartPgBouncer(t, server.Addr(), "server_login_retry=1"))
+	s := openTestStore(t, pooled, WithTransactionPooler(""), WithTimeout(brisk))
+	eventually(t, "it works", func() bool { return count(t.Context(), s, 1) == nil })
+	server.Kill()
+	eventually(t, "the breaker opens", func() bool {
+		err := count(t.Context(), s, 1)
+		if !store.Down(err) {
+			t.Errorf("got %v, want an outage", err)
+		}
+		return breaker.Refused(err)
+	})
+	server.Restart()
+	eventually(t, "it works again", func() bool { return count(t.Context(), s, 1) == nil })
+}
+
 // Whoever does not say that there is a pooler learns it.
 func TestATransactionPoolerIsNoticed(t *testing.T) {
 	t.Parallel()
@@ -177,7 +204,7 @@ func TestATransactionPoolerIsNoticed(t *testing.T) {
 		_, pooled := throughPooler(t)
 		log := new(logbook)
 		s := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(brisk), log.option())
-		delete(s.listener.settings.RuntimeParams, "statement_timeout") // or it is refused as above
+		acceptable(s.listener.settings)
 		s.listen()
 		eventually(t, "it is logged", func() bool { return log.has("misconfigured", "does not arrive", "WithTransactionPooler") })
 		if s.listener.subscribed.Load() {

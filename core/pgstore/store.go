@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,8 +99,8 @@ type config struct {
 }
 
 // WithSchema sets the schema of the store's tables and functions, "lk" by default: a lower-case
-// letter, and then at most 30 lower-case letters, digits and underscores. Stores with the same
-// schema in the same database share their state.
+// letter, and then at most 30 lower-case letters, digits and underscores, but not "pg_…". Stores with
+// the same schema in the same database share their state.
 func WithSchema(name string) Option { return func(c *config) { c.schema = name } }
 
 // WithTimeout sets the store's timeout: 1 s by default, 10 ms to 1 min. It is the maximum time for
@@ -121,9 +122,9 @@ func WithConnections(n int) Option { return func(c *config) { c.connections = n 
 // waiter notices within a second that it is granted, and not at once.
 //
 // The store then keeps no prepared statements, and its connections have no settings of their own:
-// have the server set default_transaction_isolation to 'read committed', which the store checks, and
-// statement_timeout and idle_in_transaction_session_timeout to the store's timeout, by ALTER ROLE
-// for the store's user.
+// have the server set default_transaction_isolation to 'read committed', which the store checks,
+// lock_timeout to 0, and statement_timeout and idle_in_transaction_session_timeout to nine tenths of
+// the store's timeout, by ALTER ROLE for the store's user.
 func WithTransactionPooler(listen string) Option {
 	return func(c *config) { c.pooled, c.listenDSN = true, listen }
 }
@@ -175,7 +176,8 @@ func New(dsn string, opts ...Option) (*Store, error) {
 
 // NewFromPool returns a store on the database of a pool. It uses none of the pool's connections: it
 // makes its own pool with the same settings, since handlers that hold a connection while they wait
-// for a lock would keep its holder from releasing it.
+// for a lock would keep its holder from releasing it. The pool's hooks are called for the store's
+// connections too; after AfterConnect, which may SET ROLE, the store makes the settings that it needs.
 func NewFromPool(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("pgstore: NewFromPool: nil pool")
@@ -186,15 +188,26 @@ func NewFromPool(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 var schemaName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,30}$`)
 
 func (c *config) check() error {
+	if err := c.checkSchema(); err != nil {
+		return err
+	}
 	switch {
-	case !schemaName.MatchString(c.schema):
-		return fmt.Errorf("schema %q is not a lower-case letter followed by at most 30 lower-case letters, digits and underscores", c.schema)
 	case c.timeout < 10*time.Millisecond || c.timeout > time.Minute:
 		return fmt.Errorf("a timeout of %v is not between 10ms and 1m", c.timeout)
 	case c.loggedBuckets:
 		return errors.New("LoggedBuckets is an option of Migrate and Schema")
 	case c.connections < 1 || c.connections > 1000:
 		return fmt.Errorf("%d connections are not between 1 and 1000", c.connections)
+	}
+	return nil
+}
+
+func (c *config) checkSchema() error {
+	switch {
+	case !schemaName.MatchString(c.schema):
+		return fmt.Errorf("schema %q is not a lower-case letter followed by at most 30 lower-case letters, digits and underscores", c.schema)
+	case strings.HasPrefix(c.schema, "pg_"):
+		return fmt.Errorf("schema %q has a prefix that the server keeps for itself", c.schema)
 	}
 	return nil
 }
