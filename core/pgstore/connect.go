@@ -60,15 +60,16 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 
 // usable returns the check of an idle connection: it has not ended, and the pool's own check accepts it.
 func usable(of *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
-	own := of.PrepareConn
-	if before := of.BeforeAcquire; own == nil && before != nil {
-		own = func(ctx context.Context, c *pgx.Conn) (bool, error) { return before(ctx, c), nil }
-	}
+	own, before := of.PrepareConn, of.BeforeAcquire //nolint:staticcheck // deprecated, and still called
 	return func(ctx context.Context, c *pgx.Conn) (bool, error) {
-		if quiet := isQuiet(c.PgConn().Conn()); !quiet || own == nil {
+		switch quiet := isQuiet(c.PgConn().Conn()); {
+		case quiet && own != nil:
+			return own(ctx, c)
+		case quiet && before != nil:
+			return before(ctx, c), nil
+		default:
 			return quiet, nil
 		}
-		return own(ctx, c)
 	}
 }
 

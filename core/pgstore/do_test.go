@@ -532,13 +532,13 @@ func TestDoByProtocol(t *testing.T) {
 
 func TestDoInAnotherSchema(t *testing.T) {
 	t.Parallel()
-	dsn := migrated(t, WithSchema("another_1"))
+	dsn := migrated(t, WithSchema("user"))
 	pool, err := pgxpool.New(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	g, err := guard.New(openTestStore(t, dsn, WithSchema("another_1")), "orders")
+	g, err := guard.New(openTestStore(t, dsn, WithSchema("user")), "orders")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ func TestConnectionsThatDied(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), settings)
 	must(t, err)
 	defer pool.Close()
-	s, err := NewFromPool(pool, WithTimeout(brisk), log.option())
+	s, err := NewFromPool(pool, WithTimeout(3*brisk), log.option())
 	must(t, err)
 	defer func() { _ = s.Close() }()
 	occupy(t, s, s.config.connections)

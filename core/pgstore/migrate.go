@@ -174,6 +174,7 @@ func inSchema(schema, sql string) string {
 	if schema == defaultSchema {
 		return sql
 	}
+	sql = strings.ReplaceAll(sql, "'lk.operation'", "'"+schema+".operation'") // a setting, whose name has no quotes
 	return qualified.ReplaceAllString(sql, quoted(schema)+"${1}")
 }
 
