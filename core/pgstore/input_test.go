@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
 // wantMisconfigured checks an error that waiting does not end: its cause, and that it says what to
@@ -239,7 +240,7 @@ func TestAServerMoves(t *testing.T) {
 	must(t, err)
 	defer pool.Close()
 	log := new(logbook)
-	s, err := NewFromPool(pool, WithTimeout(brisk), log.option())
+	s, err := NewFromPool(pool, WithTimeout(testpace.Scale(time.Second)), log.option())
 	must(t, err)
 	defer func() { _ = s.Close() }()
 	occupy(t, s, s.config.connections)
@@ -296,14 +297,16 @@ func TestMigrationsAtOnce(t *testing.T) {
 func TestOddSettings(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, "template1")
+	var alter []string
 	for _, setting := range []string{
 		"lock_timeout = '1ms'", "extra_float_digits = -15", "plpgsql.extra_errors = 'all'", "search_path = 'nowhere'", "statement_timeout = '1ms'",
 		"idle_session_timeout = '1s'", "default_transaction_isolation = 'serializable'", "standard_conforming_strings = off",
 		"client_encoding = 'LATIN1'", "bytea_output = 'escape'", "DateStyle = 'SQL, DMY'", "IntervalStyle = 'sql_standard'",
 		"TimeZone = 'Asia/Kathmandu'", "default_transaction_deferrable = on",
 	} {
-		administer(t, dsn, "ALTER DATABASE "+databaseOf(t, dsn)+" SET "+setting)
+		alter = append(alter, "ALTER DATABASE "+databaseOf(t, dsn)+" SET "+setting)
 	}
+	administer(t, dsn, alter...) // in one session, which the settings do not concern yet
 	settings, err := pgx.ParseConfig(dsn)
 	must(t, err)
 	settings.RuntimeParams["statement_timeout"], settings.RuntimeParams["idle_session_timeout"] = "0", "0" // whoever migrates has time
