@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"iter"
+	"math"
 	"time"
 )
 
@@ -262,8 +263,8 @@ type MarkRequest struct {
 	Seq     int // 1 for the first mark of the attempt, and one more for each further one
 }
 
-// MaxSeq is the largest Seq of a [MarkRequest].
-const MaxSeq = 9_999_999_999
+// MaxSeq is the largest Seq of a [MarkRequest], which is an int on platforms of 32 bits, too.
+const MaxSeq = math.MaxInt32
 
 // RenewRequest extends one lease.
 type RenewRequest struct {
