@@ -61,6 +61,8 @@ func TestShareOfABurst(t *testing.T) {
 	limited(t, tokenbucket.PerSecond(10).Burst(20), 0.25, func(t *testing.T, primary, _ *storetest.Faulty, l *tokenbucket.Limiter) {
 		if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != 19 {
 			t.Errorf("before the outage: %+v", d)
+		} else if d.Source != tokenbucket.FromStore {
+			t.Errorf("before the outage: from the %v", d.Source)
 		}
 		primary.Break(storetest.TakeTokens, storetest.Down)
 		for left := int64(4); left >= 0; left-- { // 5 of 20
@@ -71,6 +73,9 @@ func TestShareOfABurst(t *testing.T) {
 		d := allow(t, l, 1)
 		if d.Allowed || d.RetryAfter != 400*time.Millisecond { // at a quarter of 10 a second
 			t.Errorf("a sixth of five: %+v", d)
+		}
+		if d.Source != tokenbucket.FromStandIn || d.Source.String() != "stand-in" {
+			t.Errorf("in the outage: from the %v", d.Source)
 		}
 		time.Sleep(d.RetryAfter - time.Microsecond)
 		if d := allow(t, l, 1); d.Allowed {

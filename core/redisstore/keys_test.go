@@ -212,8 +212,11 @@ func TestNewRefusesClients(t *testing.T) {
 	}{
 		"a client that ignores deadlines":  {redis.NewClient(&redis.Options{Addr: addr}), "ContextTimeoutEnabled"},
 		"a Cluster that ignores deadlines": {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}}), "ContextTimeoutEnabled"},
-		"a Ring":                           {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}}), "Ring"},
-		"a client that wraps a Cluster":    {wrapped{obedient}, "redisstore_test.wrapped"},
+		"a Cluster that reads from replicas": {redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{addr}, ContextTimeoutEnabled: true, ReadOnly: true,
+		}), "ReadOnly"},
+		"a Ring":                        {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}}), "Ring"},
+		"a client that wraps a Cluster": {wrapped{obedient}, "redisstore_test.wrapped"},
 	} {
 		s, err := redisstore.New(c.client)
 		if s != nil || err == nil || !strings.Contains(err.Error(), c.says) {

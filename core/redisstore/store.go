@@ -147,8 +147,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 //
 // It returns an error for an option out of its range, and for a client that is nil, does not have
 // ContextTimeoutEnabled, or is neither a *redis.Client nor a *redis.ClusterClient. A Ring is
-// refused: while a shard is unreachable, another one would grant its locks again. Leave the
-// client's ReadTimeout longer than the store's timeout.
+// refused: while a shard is unreachable, another one would grant its locks again. So is a
+// ClusterClient with ReadOnly, RouteByLatency or RouteRandomly: it reads from replicas, which are
+// behind. Leave the client's ReadTimeout longer than the store's timeout.
 func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	if naming.IsNil(client) {
 		return nil, errors.New("redisstore: New: nil client")
@@ -197,6 +198,10 @@ func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.D
 		poolSize, readTimeout, obeys = o.PoolSize, o.ReadTimeout, o.ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		o := client.Options()
+		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+			return 0, 0, errors.New("redisstore: New: a ClusterClient that reads from replicas, which are behind their masters: " +
+				"unset ReadOnly, RouteByLatency and RouteRandomly")
+		}
 		poolSize, readTimeout, obeys = o.PoolSize, o.ReadTimeout, o.ContextTimeoutEnabled
 	case *redis.Ring:
 		return 0, 0, errors.New("redisstore: New: a Ring cannot keep the promises of locks, semaphores and guards: " +

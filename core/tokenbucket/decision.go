@@ -16,15 +16,20 @@ const (
 	FromCache
 	// FromLease is a decision from the tokens that this process has taken in advance ([WithLease]).
 	FromLease
+	// FromStandIn is a decision of the store's stand-in, with this process's share of the limits
+	// (package fallback), since the store is down.
+	FromStandIn
 )
 
-// String returns "store", "cache" or "lease".
+// String returns "store", "cache", "lease" or "stand-in".
 func (s Source) String() string {
 	switch s {
 	case FromCache:
 		return "cache"
 	case FromLease:
 		return "lease"
+	case FromStandIn:
+		return "stand-in"
 	}
 	return "store"
 }
@@ -62,7 +67,10 @@ type Decision struct {
 func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) {
 	d.debts, d.Taken, d.Held = reply.Debts, reply.Taken, reply.Held
 	d.standIn = reply.StandIn
-	if reply.Cached {
+	switch {
+	case reply.StandIn:
+		d.Source = FromStandIn
+	case reply.Cached:
 		d.Source = FromCache
 	}
 	if others != nil {

@@ -175,6 +175,10 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // store.ErrUnavailable says that the store, or the source of plans, did not decide; if it matches
 // store.ErrUnconfirmed too, the charge may have been made. It is not retried, so that no key is
 // charged twice.
+//
+// Nothing gives back what was charged for a caller whose ctx ended before the store replied. Those
+// tokens are lost: where many callers of a busy key leave so, it admits less than its limit. A ctx
+// without a timeout near that of the store avoids it.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 0 {
 		return d, invalidCost("AllowN", n, 0)
