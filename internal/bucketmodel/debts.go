@@ -148,13 +148,13 @@ func (d *debts) calendar() (*store.Period, time.Duration) {
 	if rapid.IntRange(0, 3).Draw(d.t, "calendar") == 0 {
 		first, longer = some(d.period, "first"), some(d.period, "longer")
 	}
-	bound := func(i int) time.Duration { return first + time.Duration(i)*d.period + time.Duration(i&1)*longer }
-	i := int(d.now/d.period) - 3
+	bound := func(i int64) time.Duration { return first + time.Duration(i)*d.period + time.Duration(i&1)*longer }
+	i := int64(d.now/d.period) - 3
 	for bound(i+1) <= d.now {
 		i++
 	}
-	j := i + rapid.IntRange(-1, 1).Draw(d.t, "off by")
-	at := func(i int) time.Time { return d.began.Add(bound(i)) }
+	j := i + rapid.Int64Range(-1, 1).Draw(d.t, "off by")
+	at := func(i int64) time.Time { return d.began.Add(bound(i)) }
 	return &store.Period{Begin: at(j), End: at(j + 1), Next: at(j + 2)}, bound(i + 1)
 }
 
