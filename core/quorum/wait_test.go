@@ -127,8 +127,7 @@ func TestLockerClosed(t *testing.T) {
 		for _, opts := range [][]lock.Option{nil, {lock.WithFair()}} {
 			holder := newLocker(t, newQuorum(t, peers), "q")
 			l := newLocker(t, q, "q", opts...)
-			held := mustLock(t, holder, "k")
-			context.AfterFunc(held.Context(), func() { _ = held.Unlock(context.Background()) })
+			mustLock(t, holder, "k")
 			p := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 			time.Sleep(time.Second)
 			ok(t, l.Close())
