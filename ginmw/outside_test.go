@@ -133,6 +133,31 @@ func TestAnErrorBesideAnAnswer(t *testing.T) {
 	}
 }
 
+// Middleware outside that answers where nobody has finds that a replay without a body is an answer.
+func TestAnEmptyReplayIsWritten(t *testing.T) {
+	st := memstore.New()
+	defer func() { _ = st.Close() }()
+	o := newOutside(t)
+	o.Use(func(c *gin.Context) {
+		if c.Next(); !c.Writer.Written() {
+			c.String(http.StatusNotFound, "no route has answered")
+		}
+	})
+	o.POST("/orders", o.guard(st), func(c *gin.Context) {
+		c.Status(http.StatusNoContent)
+		c.Writer.WriteHeaderNow()
+	})
+	for range 2 {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders", http.NoBody)
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		o.ServeHTTP(w, r)
+		if w.Code != http.StatusNoContent || w.Body.Len() > 0 {
+			t.Errorf("%d %q", w.Code, w.Body)
+		}
+	}
+}
+
 // Engine.HandleContext puts gin's own writer back, so that a guard outside does not know the answer.
 func TestARedirectWithinTheEngine(t *testing.T) {
 	for name, use := range map[string]bool{"a guard of the route": false, "a guard of all routes": true} {

@@ -45,6 +45,15 @@ var handlerEnds = []handlerEnd{
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(http.StatusSeeOther)
 	}},
+	{name: "an informational answer and no other", answer: "200 ", handle: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+	}},
+	{name: "trailers", answer: "200 done", handle: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "done")
+		w.Header().Set("X-Sum", "1")
+	}},
 	{name: "a body that breaks off", handle: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		_, _ = io.WriteString(w, "half")
