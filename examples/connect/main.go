@@ -2,9 +2,7 @@
 // speak Connect, gRPC or gRPC-Web, and get refusals in the same protocol: deny.go has the hook for
 // that.
 //
-// A call runs once in each of them. In Connect, a repeat gets the stored answer. In gRPC and
-// gRPC-Web answers are streams, which are not kept: a repeat gets failed_precondition, with the
-// information that it ran.
+// A call runs once in each of them, and a repeat gets the stored answer.
 package main
 
 import (
