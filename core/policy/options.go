@@ -57,8 +57,12 @@ type RateOption interface {
 	RPCRateLimitOption
 }
 
-// HTTPOption is an option of the middleware of every policy over HTTP.
-type HTTPOption = setting.HTTPOption
+// BodyOption is an option of the middleware over HTTP that may read bodies: idempotency and
+// ratelimit.
+type BodyOption interface {
+	RateLimitOption
+	IdempotencyOption
+}
 
 // LimitOption is an option of the middleware that limit how much runs, ratelimit and concurrency,
 // and of the limits on what a client sends.
@@ -270,10 +274,11 @@ func notInToken(r rune) bool {
 // given does: that of a key, a scope, a cost or Unless. The function reads a copy, and the handler
 // has the whole body all the same. Beyond MaxBody the function gets a *http.MaxBytesError. A
 // request is refused with status 413 if a key function returns that error; if it returns another
-// one of reading the body, with 400, or 503 for that of [MaxBodies].
+// one of reading the body, with 400, or 503 for that of [MaxBodies]. Functions of exclusive,
+// concurrency and fenced read 1 MiB at most.
 //
 // It panics if n is negative.
-func MaxBody(n int64) HTTPOption {
+func MaxBody(n int64) BodyOption {
 	if n < 0 {
 		panic(fmt.Sprintf("policy: MaxBody: %d is negative", n))
 	}
@@ -301,7 +306,7 @@ func MaxBody(n int64) HTTPOption {
 //
 // MaxBodies panics if n is less than 1, and New if n is less than [MaxBody], or than twice that
 // with Fingerprint.
-func MaxBodies(n int64) HTTPOption {
+func MaxBodies(n int64) BodyOption {
 	if n < 1 {
 		panic(fmt.Sprintf("policy: MaxBodies: %d is less than 1", n))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
@@ -139,6 +140,15 @@ func driveFullAndClosed(w *world) {
 	}
 	_ = full.Close()
 	_, _ = l.Allow(w.t.Context(), secretKey)
+}
+
+// driveOverload records an operation that has failed as one of an overloaded PostgreSQL does, as if it were
+// one of Redis: no server of PostgreSQL runs here.
+func driveOverload(w *world) {
+	providers := telemetry.Providers{Meter: w.meters, Tracer: w.tracers}
+	operations := telemetry.NewStore(providers, "github.com/lockkeeper/lockkeeper/core/redisstore", "redis", []string{"take_tokens"},
+		func() bool { return false })
+	operations.Begin(w.t.Context(), "take_tokens").End(w.t.Context(), store.ErrOverloaded)
 }
 
 // driveNamesakes creates two mechanisms with one name and different settings.

@@ -18,6 +18,7 @@ func TestTelemetry(t *testing.T) {
 	driveCandidate(w, store, broken)
 	driveSettlements(w, store, broken)
 	driveFullAndClosed(w)
+	driveOverload(w)
 	driveNamesakes(w)
 	driveLocks(w, store, broken)
 	driveSemaphore(w, store, broken)
