@@ -96,7 +96,10 @@ var flushedRows = []row{
 				_, _ = locker.ForceUnlock(context.WithoutCancel(ctx), "lost", lease.Fence().Number)
 				_ = lease.Verify(ctx)
 			}
-			<-ctx.Done()
+			select {
+			case <-ctx.Done():
+			case <-time.After(t.patience):
+			}
 		}, Idempotency{Guard: newGuard(t, st), By: byUser, Options: []policy.IdempotencyOption{policy.MaxRun(testpace.Scale(time.Second))}},
 			Exclusive{Locker: locker, By: byID})
 		for _, id := range []string{"lost", "late"} {
