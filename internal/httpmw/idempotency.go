@@ -144,7 +144,7 @@ func (x *guardExchange[C]) Run(ctx context.Context) middleware.Outcome {
 	case w.Silent():
 		outcome.Ending = middleware.Silent
 	}
-	if w.keeps() && !partial(outcome) && !(w.passing && middleware.Over(ctx)) {
+	if w.keeps() && !partial(outcome) && (!w.passing || !middleware.Over(ctx)) {
 		outcome.Data = w.response().encode(x.m.fields)
 	}
 	return outcome
