@@ -139,6 +139,10 @@ func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Hea
 	if unread := (bodyError{}); errors.As(d.Err, &unread) {
 		d = b.unreadable(c, unread.error)
 	}
+	if l := lentOf(b.Request(c)); l != nil {
+		l.release()
+		l.restore()
+	}
 	header := b.Header(c)
 	setHeader(header, &d, b.types)
 	if !b.End(c) {

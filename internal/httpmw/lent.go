@@ -14,8 +14,11 @@ import (
 // copied for those after it. A function gets an error instead of more than may be copied; the
 // handler gets the whole body in any case.
 //
-// The middleware of one chain share it. A body that no function reads costs an allocation.
+// It is the request's only while a function is called, and after that if one has read of it: the server
+// finds in its own request what a client whose request is refused has not sent yet. The middleware of one
+// chain share it.
 type lentBody struct {
+	request  *http.Request
 	original io.ReadCloser
 	copied   []byte
 	read     int     // of what is copied
@@ -43,16 +46,17 @@ func (e bodyError) Unwrap() error { return e.error }
 func (b *base[C]) lending(serve Middleware[C]) Middleware[C] {
 	return func(c C, next func(C) error) error {
 		r := b.Request(c)
-		if r.Body == nil || r.Body == http.NoBody || lentOf(r) != nil {
+		if !hasBody(r) {
 			return serve(c, next)
 		}
-		l := &lentBody{original: r.Body}
-		r.Body = l
-		defer l.release()
+		defer func() { lentOf(r).release() }()
 		return serve(c, next)
 	}
 }
 
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
+
+// lentOf returns the lent body of a request, nil if there is none.
 func lentOf(r *http.Request) *lentBody {
 	l, _ := r.Body.(*lentBody)
 	return l
@@ -61,24 +65,43 @@ func lentOf(r *http.Request) *lentBody {
 // lend lets a function of the middleware's read the body of c from its beginning, until back is
 // called. It returns nil if there is none.
 func (b *base[C]) lend(c C) *lentBody {
-	l := lentOf(b.Request(c))
-	if l != nil {
-		l.lender, l.read = &b.lender, 0
+	r := b.Request(c)
+	l := lentOf(r)
+	switch {
+	case l != nil:
+	case !hasBody(r):
+		return nil
+	default:
+		l = &lentBody{request: r, original: r.Body}
+		r.Body = l
 	}
+	l.lender, l.read = &b.lender, 0
 	return l
 }
 
 // back ends what lend has begun.
 func (l *lentBody) back() {
-	if l != nil {
-		l.lender, l.read = nil, 0
+	if l == nil {
+		return
+	}
+	l.lender, l.read = nil, 0
+	if len(l.copied) == 0 {
+		l.restore()
+	}
+}
+
+// restore gives the request its own body again, unless a function has given it another one.
+func (l *lentBody) restore() {
+	if l != nil && lentOf(l.request) == l {
+		l.request.Body = l.original
 	}
 }
 
 // release returns what was copied to the budget when the request is answered.
 func (l *lentBody) release() {
-	if l.taken > 0 {
+	if l != nil && l.taken > 0 {
 		l.budget.used.Add(-l.taken)
+		l.taken = 0
 	}
 }
 
