@@ -39,8 +39,10 @@ func serve(a echotest.App[echo.Context, echo.MiddlewareFunc]) http.Handler {
 	return e
 }
 
-func TestEcho(t *testing.T) {
-	echotest.Run(t, echotest.Version[echo.Context, echomw.KeyFunc, echo.MiddlewareFunc]{
+func TestEcho(t *testing.T) { echotest.Run(t, version()) }
+
+func version() echotest.Version[echo.Context, echomw.KeyFunc, echo.MiddlewareFunc] {
+	return echotest.Version[echo.Context, echomw.KeyFunc, echo.MiddlewareFunc]{
 		Serve: serve,
 		Before: func(f func(echo.Context)) echo.MiddlewareFunc {
 			return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -71,7 +73,7 @@ func TestEcho(t *testing.T) {
 		},
 		OnDeny:  func(f func(echo.Context, policy.Denial) error) policy.RateLimitOption { return echomw.OnDeny(f) },
 		OnError: func(f func(echo.Context, error)) policy.RateLimitOption { return echomw.OnError(f) },
-	})
+	}
 }
 
 // As documented for echo v4, an application that does not know this module answers with a problem

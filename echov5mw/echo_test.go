@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/echov5mw"
 	"github.com/lockkeeper/lockkeeper/echov5mw/concurrency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
@@ -151,6 +152,42 @@ func TestParamWithoutARoute(t *testing.T) {
 		e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(c.method, c.path, nil))
 		if len(errs) != 1 || !errors.Is(errs[0], c.want) {
 			t.Errorf("%s %s: %v, want %v", c.method, c.path, errs, c.want)
+		}
+	}
+}
+
+// Middleware outside decides about errors without a status while echo's own error handler is in place,
+// however the application has made that.
+func TestOwnErrorHandlers(t *testing.T) {
+	declined := errors.New("declined")
+	for name, handler := range map[string]echo.HTTPErrorHandler{
+		"by default": nil, "that hides errors": echo.DefaultHTTPErrorHandler(false), "that shows them": echo.DefaultHTTPErrorHandler(true),
+	} {
+		st := memstore.New()
+		defer func() { _ = st.Close() }()
+		limiter, err := tokenbucket.New(st, "logins", tokenbucket.PerHour(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := echo.New()
+		if handler != nil {
+			e.HTTPErrorHandler = handler
+		}
+		e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c *echo.Context) error {
+				if err := next(c); !errors.Is(err, declined) {
+					return err
+				}
+				return c.NoContent(http.StatusUnauthorized)
+			}
+		})
+		e.POST("/", func(*echo.Context) error { return declined },
+			ratelimit.New(limiter, echov5mw.Global(), policy.ChargeStatus(http.StatusUnauthorized)))
+		for _, want := range []int{http.StatusUnauthorized, http.StatusTooManyRequests} {
+			w := httptest.NewRecorder()
+			if e.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", http.NoBody)); w.Code != want {
+				t.Errorf("%s: %d, want %d", name, w.Code, want)
+			}
 		}
 	}
 }

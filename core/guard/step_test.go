@@ -209,7 +209,7 @@ func TestStepThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// An attempt that takes over goes on with the values of the one before it, or not at all.
+// The next attempt continues with the recorded values of the last one, or fails.
 func TestStepGoesOnWithItsValue(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		first := f.attempt()

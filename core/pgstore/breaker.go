@@ -37,8 +37,8 @@ func addressOf(server *pgx.ConnConfig) string {
 	return net.JoinHostPort(server.Host, strconv.Itoa(int(server.Port)))
 }
 
-// probe asks the server by a connection of its own: those of the pool may all be in use, or be of a
-// server that is no longer there. If it works, it ends those that are silent, all at once.
+// probe asks the server by a connection of its own: the pool's may all be in use, or lead to a server
+// that has moved. If the server works, it ends the pool's silent connections together.
 func (s *Store) probe() error {
 	settings := s.pool.Config().ConnConfig
 	ctx, cancel := context.WithTimeout(s.life, time.Duration(2+otherHosts(settings))*s.config.timeout)
@@ -116,7 +116,7 @@ func isDecisive(failure error) bool {
 //
 // A timeout counts only if no other call got a reply meanwhile: a server that replies to others is
 // busy, not down. Neither counts a bound that the call has reached at the server; nor a connection that
-// somebody has ended: the next one will tell.
+// the administrator has ended: the next connection is the evidence.
 func (s *Store) verdict(writes bool, sent time.Time, err error) error {
 	if err == nil {
 		if writes && !s.written.Load() {
@@ -172,7 +172,7 @@ func (s *Store) repliedSince(then time.Time) bool {
 	return s.heard.Load() > int64(then.Add(s.config.timeout/10).Sub(s.made))
 }
 
-// doubt has the server probed if it has replied to nobody since a call began.
+// doubt requests a probe, unless the server has replied to a call since this one began.
 func (s *Store) doubt(began time.Time) {
 	if !s.repliedSince(began) {
 		s.breaker.Doubt(began)

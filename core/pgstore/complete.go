@@ -34,8 +34,8 @@ var errInTransaction = errors.New("pgstore: the attempt is completed when the tr
 // Complete completes an attempt in the caller's transaction, which has the effects of the
 // operation: both are committed, or neither is. The attempt's guard is on a [Store], and the
 // transaction is one of the same database, whose user has the rights of [Grants]. It is the last
-// step before the commit: meanwhile the record is locked. Other operations, also of the same scope, do
-// not wait for it.
+// step before the commit, since the record is locked until then. Other operations, also of the same
+// scope, do not wait for it.
 //
 // Complete returns nil if the attempt is completed once the transaction is committed. The attempt
 // is then to be settled as ever: by the middleware, or by the caller with [guard.Attempt.Complete]

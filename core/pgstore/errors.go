@@ -129,8 +129,8 @@ func (s *Store) explain(err error, writes bool) error {
 	return explain(err, writes)
 }
 
-// explainLate explains an error of a call that began then, and ended without a reply in time. If the
-// server has replied to others meanwhile, it is not down.
+// explainLate explains the error of a call that began then and has no reply in time. A server that has
+// replied to other calls since then is overloaded, and not down.
 func (s *Store) explainLate(err error, began time.Time, writes bool) error {
 	explained := s.explain(err, writes)
 	if isTimeout(err) && store.Down(explained) && s.repliedSince(began) {

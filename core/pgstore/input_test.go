@@ -226,8 +226,8 @@ func TestReadOnlyServers(t *testing.T) {
 	})
 }
 
-// One that moved leaves connections to the server of before, which takes no writes any more: the first
-// call that learns it goes on by a new connection, and ends the old ones.
+// An address that moves leaves connections to the old server, which takes no more writes. The first call
+// with that reply ends the old connections, and continues on a new one.
 func TestAServerMoves(t *testing.T) {
 	t.Parallel()
 	before, after := prepared(t), prepared(t)

@@ -35,8 +35,8 @@ func beginOf(key, scope string, n int) store.BeginRequest {
 	}
 }
 
-// A server whose commits are slow answers. A duplicate that waits for one is told that the operation is
-// in flight: were that an outage, it would run unprotected, beside the first one.
+// A server with slow commits works. A duplicate that waits for such a commit is in flight. If that counted
+// as an outage, the duplicate would run unprotected, beside the first one.
 func TestDuplicatesDuringSlowCommits(t *testing.T) {
 	t.Parallel()
 	for _, commit := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
@@ -63,7 +63,8 @@ func TestDuplicatesDuringSlowCommits(t *testing.T) {
 	}
 }
 
-// wantOneRun begins an operation several times at once: one attempt begins, and the others are told.
+// wantOneRun begins an operation several times at once: one attempt begins, and the others are refused as
+// in flight.
 func wantOneRun(t *testing.T, s *Store, id, scope string) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -87,8 +88,8 @@ func wantOneRun(t *testing.T, s *Store, id, scope string) {
 	}
 }
 
-// A call that a bound ends, while the server replies, is no outage: neither one that waits for a row for
-// too long, nor those that wait for a connection behind it.
+// A bound that ends a call while the server replies is no outage, neither the wait for a row nor the wait
+// for a connection.
 func TestBoundsAreNoOutage(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]int{"a lone caller": 1, "a full pool": 24} {

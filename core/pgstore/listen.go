@@ -89,8 +89,9 @@ func (s *Store) receives(conn *pgx.Conn) bool {
 	}
 }
 
-// echoes reports whether what is sent where the store writes still arrives on a connection, or cannot be
-// sent: the server, or its address, may have another one's place, and leave the connection as it is.
+// echoes sends a push on a connection of the pool and waits for it on the listening one. It returns false
+// if the push does not arrive: the address may lead to another server now, and the listening connection
+// still to the old one. A push that cannot be sent is no evidence.
 func (s *Store) echoes(conn *pgx.Conn) bool {
 	err := s.greet(s.life, conn, s.listener.inbox)
 	if errors.Is(err, errUnheard) && s.life.Err() == nil {

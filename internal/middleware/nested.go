@@ -35,7 +35,8 @@ func (v Visit) End() {
 // Begin begins the visit of a request with a key. It returns the denial of a request that is behind
 // this limiter with this key already: it would be charged twice. All middleware of its chain see
 // the address, which no other request has while it runs; zero is none. The path tells a request
-// apart from one that its handler sends within the process.
+// apart from one that its handler sends within the process. Copies with one header that an
+// application serves at the same time, under one path, count as one chain.
 func (m *RateLimit) Begin(ctx context.Context, address uintptr, path, key string) (Visit, *policy.Denial) {
 	if address == 0 || key == "" {
 		return Visit{}, nil

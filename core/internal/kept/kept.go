@@ -119,7 +119,7 @@ func unfitStruct(t reflect.Type) string {
 	return ""
 }
 
-// hasJSON reports whether JSON has values of a type, if it has those that they refer to.
+// hasJSON reports whether values of a type can be encoded, apart from its elements and fields.
 func hasJSON(t reflect.Type) bool {
 	if encodesItself(t) {
 		return true
@@ -170,8 +170,7 @@ func faithful(t reflect.Type, outer []reflect.Type) bool {
 	}
 }
 
-// faithfulField is faithful for a field. names are those that earlier fields of the struct have in
-// JSON.
+// faithfulField is faithful for a field. names has the JSON names of the struct's earlier fields.
 func faithfulField(f reflect.StructField, names map[string]bool, outer []reflect.Type) bool {
 	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" {

@@ -87,7 +87,7 @@ func (p *Pool) renew(ctx context.Context, holds []*Hold) ([]bool, error) {
 }
 
 // release releases leases in the background. It refers to the pool, so that a shutdown waits for
-// what has not been confirmed.
+// unconfirmed releases.
 func (p *Pool) release(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	return p.store.ReleaseLeases(ctx, refs)
 }

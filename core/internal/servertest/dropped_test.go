@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-// stores are those that mechanisms are dropped on.
+// stores runs a test on memory and on Redis.
 func stores(t *testing.T, test func(t *testing.T, st store.Store)) {
 	t.Run("memory", func(t *testing.T) {
 		st := memstore.New()

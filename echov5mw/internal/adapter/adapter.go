@@ -4,6 +4,8 @@ package adapter
 import (
 	"net/http"
 	"reflect"
+	"runtime"
+	"strings"
 
 	"github.com/labstack/echo/v5"
 
@@ -93,11 +95,15 @@ func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
 // Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without a
 // status, so an application that keeps it may have middleware for its errors.
 func (e Echo) Renders(c *echo.Context, err error) bool {
-	return e.StatusOf(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
+	return e.StatusOf(err) != 0 || !isOwn(c.Echo().HTTPErrorHandler)
 }
 
-// ownHandler is the code of echo's own error handler.
-var ownHandler = reflect.ValueOf(echo.New().HTTPErrorHandler).Pointer()
+// isOwn reports whether an error handler is echo's own, with any argument. The compiler may have a copy
+// of it in each function that makes one, which has its name.
+func isOwn(h echo.HTTPErrorHandler) bool {
+	code := runtime.FuncForPC(reflect.ValueOf(h).Pointer())
+	return code != nil && strings.Contains(code.Name(), "DefaultHTTPErrorHandler.func")
+}
 
 // Denied implements httpmw.ErrorAdapter.
 func (Echo) Denied(d policy.Denial) error { return httpmw.NewError(d) }

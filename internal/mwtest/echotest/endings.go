@@ -1,0 +1,79 @@
+package echotest
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+var errDeclined = errors.New("declined")
+
+// rendered answers an error of a handler's; own is for all others.
+func rendered[C Context](c C, err error, own func() error) error {
+	if errors.Is(err, errDeclined) {
+		return c.String(http.StatusPaymentRequired, "declined")
+	}
+	return own()
+}
+
+// Renders is middleware that renders errors that handlers return.
+func Renders[C Context, K ~func(C) (string, error), M any](v Version[C, K, M]) M {
+	return v.Around(func(c C, next func(C) error) error {
+		err := next(c)
+		return rendered(c, err, func() error { return err })
+	})
+}
+
+// Ends are what ends a request as only a handler of echo's can, and more of its own kind: see
+// mwtest.Natively.
+func Ends[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], more map[string]func(C) error) map[string]any {
+	ends := map[string]func(C) error{
+		"an error":               func(C) error { return errDeclined },
+		"an error with a status": func(C) error { return v.HTTPError(http.StatusPaymentRequired, "declined") },
+		"an error behind an answer": func(c C) error {
+			_ = c.String(http.StatusOK, "done")
+			return errDeclined
+		},
+		"an answer": func(c C) error { return c.String(http.StatusCreated, "done") },
+		"the context's error": func(c C) error {
+			<-c.Request().Context().Done()
+			return c.Request().Context().Err()
+		},
+		"JSON that cannot be encoded": func(c C) error { return c.JSON(http.StatusOK, func() {}) },
+	}
+	maps.Copy(ends, more)
+	all := make(map[string]any, len(ends))
+	for name, end := range ends {
+		all[name] = v.Around(func(c C, _ func(C) error) error { return end(c) })
+	}
+	return all
+}
+
+// chargedStatuses tests that an error without a status is left to middleware outside while echo's own
+// error handler is in place: its status is not known, and charged. An error handler of the
+// application's is called.
+func chargedStatuses[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, app := range map[string]App[C, M]{
+		"middleware": {Use: []M{Renders(v)}},
+		"an error handler": {OnError: func(c C, err error) {
+			_ = rendered(c, err, func() error { return c.String(http.StatusTooManyRequests, "") })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := must(tokenbucket.New(newStore(t), "logins", tokenbucket.PerHour(5)))
+			app.Route, app.Handler = "/", func(C) error { return errDeclined }
+			app.Use = append(app.Use, v.RateLimit(limiter, v.Global(), policy.ChargeStatus(http.StatusPaymentRequired)))
+			h, answers := v.Serve(app), map[int]int{}
+			for range 50 {
+				answers[send(h, http.MethodPost, "/").Code]++
+			}
+			if answers[http.StatusPaymentRequired] != 5 || answers[http.StatusTooManyRequests] != 45 {
+				t.Errorf("%v", answers)
+			}
+		})
+	}
+}
