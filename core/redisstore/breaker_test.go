@@ -147,11 +147,14 @@ func TestCanceledCallsDoNotTripTheBreaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Delay(50 * time.Millisecond) // the server is slow, not down
-	for range 20 {
+	for sent, tries := 0, 0; sent < 20 && tries < 1000; tries++ {
 		short, cancel := context.WithTimeout(ctx(), 5*time.Millisecond)
 		_, err := l.Allow(short, "k")
 		cancel()
-		if !errors.Is(err, store.ErrUnavailable) {
+		switch {
+		case errors.Is(err, store.ErrUnavailable):
+			sent++
+		case !errors.Is(err, context.DeadlineExceeded): // on a busy machine it is over before anything is sent
 			t.Errorf("got %v", err)
 		}
 	}
