@@ -108,7 +108,7 @@ type partly struct {
 // An operation whose value a repeat would get changed has run, and says so.
 func TestDoWithValuesThatChange(t *testing.T) {
 	t.Run("an unexported field", changes(partly{"ch_1", 4200}))
-	t.Run("an integer above 2^53 in any", changes[any](1<<53+1))
+	t.Run("an integer above 2^53 in any", changes[any](int64(1<<53+1)))
 	t.Run("a value that has no JSON", changes[any](func() {}))
 	t.Run("bytes that are no text", changes("\xff"))
 }

@@ -174,7 +174,7 @@ func TestStepThatCannotBeRecorded(t *testing.T) {
 		err   error
 	}{
 		"an unexported field":           {partly{"ch_1", 4200}, guard.ErrEncoding},
-		"an integer above 2^53":         {map[string]any{"cents": 1<<53 + 1}, guard.ErrEncoding},
+		"an integer above 2^53":         {map[string]any{"cents": int64(1<<53 + 1)}, guard.ErrEncoding},
 		"a value of more than 1 MiB":    {strings.Repeat("x", 1<<20), guard.ErrStep},
 		"a value that is not JSON":      {func() {}, guard.ErrEncoding},
 		"the mark is lost in an outage": {partly{"ch_1", 4200}, guard.ErrEncoding},
