@@ -101,7 +101,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 	testpace.Parallel(t)
 	log := new(logbook)
-	server, proxy, _, s := behindProxy(t, 50*time.Millisecond, log.option())
+	server, proxy, _, s := behindProxy(t, 5*time.Second, redisstore.WithTimeout(5*time.Second), log.option())
 	direct := newStore(t, server.Client())
 	l := newLimiter(t, s)
 	settled, renewed, abandoned, marked := newOp("settled"), newOp("renewed"), newOp("abandoned"), newOp("marked")

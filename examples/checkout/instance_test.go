@@ -57,8 +57,10 @@ var unlimited = []string{"-rate", "100000", "-burst", "100000"}
 
 // shared returns, for each store that instances can share, their arguments for one of their own.
 var shared = map[string]func(t testing.TB) []string{
-	"redis":    func(t testing.TB) []string { return []string{"-redis", redistest.Start(t).URL()} },
-	"postgres": func(t testing.TB) []string { return []string{"-postgres", postgrestest.Start(t).DSN()} },
+	"redis": func(t testing.TB) []string { return []string{"-timeout", "10s", "-redis", redistest.Start(t).URL()} },
+	"postgres": func(t testing.TB) []string {
+		return []string{"-timeout", "10s", "-postgres", postgrestest.Start(t).DSN()}
+	},
 }
 
 func start(t testing.TB, args ...string) *instance {

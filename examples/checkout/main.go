@@ -69,6 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Int64Var(&c.burst, "burst", 40, "`requests` that it may make at once after a pause")
 	flags.DurationVar(&c.lease, "lease", 30*time.Second, "how `long` the payments, locks and places of an instance are kept after it dies")
 	flags.DurationVar(&c.wait, "wait", 0, "how `long` a payment waits for the answer to another one with its key before it is refused")
+	flags.DurationVar(&c.timeout, "timeout", 0, "how `long` a call of the store may take: 250ms with Redis and 1s with PostgreSQL if not set")
 	admin := flags.Bool("admin", false,
 		"refuse payments of unknown outcome until an operator has resolved them, on the page; prints the operator's token")
 	flags.BoolVar(&c.reconcile, "reconcile", false, "ask the payment provider what became of them")
@@ -109,7 +110,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 		}
 	}()
 
-	state, err := openState(ctx, redisURL, dsn, stderr)
+	state, err := openState(ctx, redisURL, dsn, c.timeout, stderr)
 	if err != nil {
 		return err
 	}
@@ -154,18 +155,18 @@ type state struct {
 	close  func() error
 }
 
-func openState(ctx context.Context, redisURL, dsn string, stderr io.Writer) (state, error) {
+func openState(ctx context.Context, redisURL, dsn string, timeout time.Duration, stderr io.Writer) (state, error) {
 	switch {
 	case dsn != "":
-		return openPostgres(ctx, dsn, stderr)
+		return openPostgres(ctx, dsn, timeout, stderr)
 	case redisURL != "":
-		return openRedis(ctx, redisURL, stderr)
+		return openRedis(ctx, redisURL, timeout, stderr)
 	}
 	st, notes := memstore.New(), newMemoryNotebook()
 	return state{"memory", st, notes, notes, newMemoryShelf(), st.Close}, nil
 }
 
-func openRedis(ctx context.Context, redisURL string, stderr io.Writer) (state, error) {
+func openRedis(ctx context.Context, redisURL string, timeout time.Duration, stderr io.Writer) (state, error) {
 	options, err := demo.ParseURL(redisURL)
 	if err != nil {
 		return state{}, err
@@ -182,7 +183,11 @@ func openRedis(ctx context.Context, redisURL string, stderr io.Writer) (state, e
 	if err != nil {
 		return state{}, errors.Join(err, client.Close())
 	}
-	st, err := redisstore.New(client)
+	var opts []redisstore.Option
+	if timeout != 0 {
+		opts = append(opts, redisstore.WithTimeout(timeout))
+	}
+	st, err := redisstore.New(client, opts...)
 	if err != nil {
 		return state{}, errors.Join(err, client.Close())
 	}

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS checkout.charges (name text PRIMARY KEY, text text NO
 CREATE TABLE IF NOT EXISTS checkout.orders (name text PRIMARY KEY, text text NOT NULL);
 CREATE TABLE IF NOT EXISTS checkout.stock (sku text PRIMARY KEY, quantity bigint NOT NULL, fence bigint NOT NULL);`
 
-func openPostgres(ctx context.Context, dsn string, stderr io.Writer) (_ state, err error) {
+func openPostgres(ctx context.Context, dsn string, timeout time.Duration, stderr io.Writer) (_ state, err error) {
 	settings, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return state{}, fmt.Errorf("-postgres: %w", err)
@@ -58,7 +58,11 @@ func openPostgres(ctx context.Context, dsn string, stderr io.Writer) (_ state, e
 	if _, err := pool.Exec(migrating, postgresTables); err != nil {
 		return state{}, fmt.Errorf("-postgres: make the shop's tables: %w", err)
 	}
-	st, err := pgstore.NewFromPool(pool)
+	var opts []pgstore.Option
+	if timeout != 0 {
+		opts = append(opts, pgstore.WithTimeout(timeout))
+	}
+	st, err := pgstore.NewFromPool(pool, opts...)
 	if err != nil {
 		return state{}, fmt.Errorf("-postgres: %w", err)
 	}

@@ -21,10 +21,10 @@ import (
 )
 
 type config struct {
-	rate, burst int64
-	lease, wait time.Duration
-	token       string // of an operator, empty for none
-	reconcile   bool
+	rate, burst          int64
+	lease, wait, timeout time.Duration
+	token                string // of an operator, empty for none
+	reconcile            bool
 }
 
 // newHandler wires the shop: this is the part to copy.

@@ -35,12 +35,15 @@ func (s settling) opens(g gate, n, status int) <-chan answer {
 }
 
 // refusedMeanwhile checks the answer to an attempt for which open ones leave no room: it may come
-// back as soon as one of them can have ended.
+// back as soon as one of them can have ended, which is how long those before it took.
 func (s settling) refusedMeanwhile() {
 	s.t.Helper()
-	s.send("1", "", "X-Key", "a", "X-Status", "200").denies(policy.QuotaExceeded).
-		has("Retry-After", "1").has("RateLimit", `"api";r=0;t=1`).
-		has("X-RateLimit-Remaining", "0").has("X-RateLimit-Reset", "1")
+	a := s.send("1", "", "X-Key", "a", "X-Status", "200").denies(policy.QuotaExceeded)
+	soon := a.header.Get("Retry-After")
+	if n, err := strconv.Atoi(soon); err != nil || n < 1 || n > 1+int(time.Since(s.t.began)/time.Second) {
+		s.t.Errorf("Retry-After is %q", soon)
+	}
+	a.has("RateLimit", `"api";r=0;t=`+soon).has("X-RateLimit-Remaining", "0").has("X-RateLimit-Reset", soon)
 }
 
 // end lets attempts end, and waits for their answers.

@@ -139,7 +139,8 @@ func (w *world) memstore(opts ...memstore.Option) *storetest.Faulty {
 
 func (w *world) redisstore(server *redistest.Server) *redisstore.Store {
 	w.t.Helper()
-	st := must(redisstore.New(server.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := must(redisstore.New(server.Client(), redisstore.WithTimeout(3*time.Second), // a busy machine is no outage
+		redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 	w.t.Cleanup(func() { _ = st.Close() })
 	return st
 }
