@@ -351,7 +351,7 @@ func TestStandInFailsWhileWaiting(t *testing.T) {
 	})
 }
 
-// Close, and primary's Shutdown, release permits of both stores.
+// Close, and primary's Shutdown, wait for permits of both stores.
 func TestClose(t *testing.T) {
 	for name, end := range map[string]func(fixture) error{
 		"Close":    func(f fixture) error { return f.Close() },
@@ -362,11 +362,14 @@ func TestClose(t *testing.T) {
 				first := f.acquire(1)
 				f.primary.Break(storetest.AcquireLease, storetest.Down)
 				second := f.acquire(1)
+				for _, p := range []*semaphore.Permit{first, second} {
+					context.AfterFunc(p.Context(), func() { f.release(p) })
+				}
 				if err := end(f); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 				for _, p := range []*semaphore.Permit{first, second} {
-					if cause := context.Cause(p.Context()); !errors.Is(cause, semaphore.ErrReleased) {
+					if cause := context.Cause(p.Context()); !errors.Is(cause, semaphore.ErrClosed) {
 						t.Errorf("the permit's context: %v", cause)
 					}
 				}

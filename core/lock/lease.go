@@ -133,9 +133,10 @@ func (l *Lease) Fence() fence.Token {
 
 // Context ends when its holder must stop, before the store may grant the lock to others. Its cause
 // ([context.Cause]) is [ErrExpired] if the lease was not renewed in time or was held for too long
-// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrReleased] once it is released, or
-// that of the context of the request, whose end does not release the lock. The context of a
-// re-entrant lease ends in the same cases, whatever its own parent is.
+// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrClosed] if the Locker or its store is
+// closing and waits for Unlock, [ErrReleased] once it is released, or that of the context of the
+// request, whose end does not release the lock. The context of a re-entrant lease ends in the same
+// cases, whatever its own parent is.
 //
 // The deadline is computed from the process's own clock at the time before the request was sent,
 // and Err reads the clock itself. A paused process cannot: see the package's documentation.

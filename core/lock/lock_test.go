@@ -122,14 +122,17 @@ func TestClose(t *testing.T) {
 		foreign := mustLock(t, newLocker(t, w), "third")
 		inStore := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "third") })
 		reader := start(func() (*lock.Lease, error) { return l.RLock(t.Context(), "third") })
+		for _, held := range []*lock.Lease{lease, shared} {
+			context.AfterFunc(held.Context(), func() { mustUnlock(t, held) })
+		}
 		ok(t, l.Close())
 		for name, p := range map[string]*pending{"in the process": inProcess, "in the store": inStore, "reader": reader} {
 			if !p.returned() || !errors.Is(p.err, lock.ErrClosed) {
 				t.Errorf("%s: %v", name, p.err)
 			}
 		}
-		wantEnded(t, lease, lock.ErrReleased)
-		wantEnded(t, shared, lock.ErrReleased)
+		wantEnded(t, lease, lock.ErrClosed)
+		wantEnded(t, shared, lock.ErrClosed)
 		wantValid(t, foreign)
 		mustUnlock(t, foreign)
 		for _, key := range []string{"k", "other", "third"} {
@@ -141,19 +144,5 @@ func TestClose(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Errorf("Close again: %v", err)
 		}
-	})
-}
-
-func TestStoreShutdownReleasesLocks(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *wiretap) {
-		l := newLocker(t, w)
-		lease := mustLock(t, l, "k")
-		next := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
-		ok(t, w.Shutdown(t.Context()))
-		wantEnded(t, lease, lock.ErrReleased)
-		if !next.returned() || !errors.Is(next.err, lock.ErrClosed) {
-			t.Fatalf("the next waiter: %v", next.err)
-		}
-		wantFree(t, w, "k")
 	})
 }

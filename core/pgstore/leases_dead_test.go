@@ -44,7 +44,10 @@ var crowds = map[string]func(t testing.TB, s *Store) crowd{
 		must(t, err)
 		acquire := func(ctx context.Context, weight int) (func(), error) {
 			p, err := sem.AcquireN(ctx, "k", weight)
-			return func() { _ = p.Release(context.Background()) }, err
+			if err != nil {
+				return nil, err
+			}
+			return releasing(p.Context(), p.Release), nil
 		}
 		return crowd{
 			wait: func(ctx context.Context, i int) (func(), error) { return acquire(ctx, i/2+1) }, // two of each weight
@@ -63,7 +66,10 @@ func lockCrowd(t testing.TB, s *Store, wait func(*lock.Locker, context.Context, 
 	must(t, err)
 	acquire := func(ctx context.Context, f func(*lock.Locker, context.Context, string) (*lock.Lease, error)) (func(), error) {
 		lease, err := f(l, ctx, "k")
-		return func() { _ = lease.Unlock(context.Background()) }, err
+		if err != nil {
+			return nil, err
+		}
+		return releasing(lease.Context(), lease.Unlock), nil
 	}
 	return crowd{
 		wait: func(ctx context.Context, _ int) (func(), error) { return acquire(ctx, wait) },
@@ -74,6 +80,14 @@ func lockCrowd(t testing.TB, s *Store, wait func(*lock.Locker, context.Context, 
 		},
 		close: l.Close,
 	}
+}
+
+// releasing returns a function that releases a lease, and does so itself when the lease's context ends,
+// as a holder does that has stopped.
+func releasing(held context.Context, release func(context.Context) error) func() {
+	stop := func() { _ = release(context.Background()) }
+	context.AfterFunc(held, stop)
+	return stop
 }
 
 // join starts the goroutines of a crowd, and returns when all wait.

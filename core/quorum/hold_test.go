@@ -226,12 +226,13 @@ func TestShutdown(t *testing.T) {
 		lease := mustLock(t, l, "k")
 		synctest.Wait()
 		peers[0].fail(fault{down: true}, "release")
+		context.AfterFunc(lease.Context(), func() { _ = lease.Unlock(context.Background()) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := q.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Shutdown while a member is down: %v", err)
 		}
-		wantEnded(t, lease, lock.ErrReleased)
+		wantEnded(t, lease, lock.ErrClosed)
 		peers[0].mend()
 		ok(t, q.Shutdown(t.Context()))
 		if n := holders(t, peers, "k"); n != 0 {

@@ -127,7 +127,8 @@ func TestLockerClosed(t *testing.T) {
 		for _, opts := range [][]lock.Option{nil, {lock.WithFair()}} {
 			holder := newLocker(t, newQuorum(t, peers), "q")
 			l := newLocker(t, q, "q", opts...)
-			mustLock(t, holder, "k")
+			held := mustLock(t, holder, "k")
+			context.AfterFunc(held.Context(), func() { _ = held.Unlock(context.Background()) })
 			p := start(func() (*lock.Lease, error) { return l.Lock(t.Context(), "k") })
 			time.Sleep(time.Second)
 			ok(t, l.Close())

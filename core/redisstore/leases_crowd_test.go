@@ -49,7 +49,10 @@ var crowds = map[string]func(s *redisstore.Store, key string) (crowd, error){
 		}
 		acquire := func(ctx context.Context, weight int) (func(), error) {
 			p, err := sem.AcquireN(ctx, key, weight)
-			return func() { _ = p.Release(context.Background()) }, err
+			if err != nil {
+				return nil, err
+			}
+			return releasing(p.Context(), p.Release), nil
 		}
 		return crowd{
 			wait: func(ctx context.Context, i int) (func(), error) { return acquire(ctx, i/2+1) }, // two of each weight
@@ -70,7 +73,10 @@ func lockCrowd(s *redisstore.Store, key string, wait func(*lock.Locker, context.
 	}
 	acquire := func(ctx context.Context, f func(*lock.Locker, context.Context, string) (*lock.Lease, error)) (func(), error) {
 		lease, err := f(l, ctx, key)
-		return func() { _ = lease.Unlock(context.Background()) }, err
+		if err != nil {
+			return nil, err
+		}
+		return releasing(lease.Context(), lease.Unlock), nil
 	}
 	return crowd{
 		wait: func(ctx context.Context, _ int) (func(), error) { return acquire(ctx, wait) },
@@ -81,6 +87,14 @@ func lockCrowd(s *redisstore.Store, key string, wait func(*lock.Locker, context.
 		},
 		close: l.Close,
 	}, nil
+}
+
+// releasing returns a function that releases a lease, and does so itself when the lease's context ends,
+// as a holder does that has stopped.
+func releasing(held context.Context, release func(context.Context) error) func() {
+	stop := func() { _ = release(context.Background()) }
+	context.AfterFunc(held, stop)
+	return stop
 }
 
 // join starts the goroutines of a crowd, and returns when all wait.

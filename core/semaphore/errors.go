@@ -43,8 +43,8 @@ var (
 	// its range, also if [WithCapacityFunc]'s function has returned it.
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
-	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed:
-	// it is store.ErrClosed.
+	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed,
+	// and is the cause with which the contexts of its permits end then: it is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 )
 

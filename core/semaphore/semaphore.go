@@ -156,12 +156,16 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 	return fn(permit.Context())
 }
 
-// Close closes the Semaphore: waiters and later calls return [ErrClosed], every held permit is
-// released, and its context ends with [ErrReleased]. Close waits up to 5 s for the store. Its error
-// has the number of permits that may be held until their leases expire. It does not close the
-// store.
+// Close closes the Semaphore: waiters and later calls return [ErrClosed], and the context of every
+// permit ends with it. Close then waits up to 5 s until the holders have released their permits, which
+// are renewed during that time, and until the store has confirmed it. A permit that is still held then
+// is not released, since others could use its room beside the work that goes on: it expires with its
+// TTL, unless it is released before. Close does not wait for permits that are not renewed
+// ([WithoutRenewal]), which expire. Its error has the number of permits that may be held until their
+// leases expire. It does not close the store.
 //
-// The store's Shutdown does the same for every Semaphore on it; Close then finishes the rest.
+// The store's Shutdown does the same for every Semaphore on it, until its context ends. Work that holds
+// a permit and calls either of them waits for itself, that long.
 func (s *Semaphore) Close() error {
 	s.namesake.Leave()
 	return s.pool.Close()

@@ -57,7 +57,7 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		s := newSemaphore(t, w, 300)
 		for range 300 {
-			mustAcquire(t, s, 1)
+			releaseAtEnd(mustAcquire(t, s, 1))
 		}
 		w.Hook(storetest.Failing(errDown, storetest.ReleaseLeases), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -71,5 +71,41 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 		w.Hook(nil, nil)
 		time.Sleep(2 * time.Second)
 		wantState(t, s, 0, 0)
+	})
+}
+
+// A holder that takes a while to stop, longer than its lease, keeps its permit until it has stopped.
+// Close waits for it, and for 5 s at most; one that goes on keeps its permit until it expires.
+func TestCloseWaitsForHolders(t *testing.T) {
+	const short = time.Second
+	inBubble(t, func(t *testing.T, w *wiretap) {
+		s, other := newSemaphore(t, w, 1, semaphore.WithTTL(short)), newSemaphore(t, w, 1)
+		for _, work := range []time.Duration{4 * time.Second, 5*time.Second + short/4, time.Minute} {
+			permit := mustAcquire(t, s, 1)
+			go func() {
+				<-permit.Context().Done()
+				time.Sleep(work)
+				if err := permit.Release(t.Context()); err != nil != (work == time.Minute) {
+					t.Errorf("Release: %v", err)
+				}
+			}()
+			next := start(t.Context(), other, 1)
+			began := time.Now()
+			err := s.Close()
+			if took := time.Since(began); took != min(work, 5*time.Second) || err != nil != (work > 5*time.Second) {
+				t.Errorf("Close: %v after %v", err, took)
+			}
+			wantEnded(t, permit, semaphore.ErrClosed)
+			if work > 5*time.Second && next.returned() {
+				t.Error("the permit was released while its holder worked")
+			}
+			<-next.done
+			if took := time.Since(began); took < min(work, 5*time.Second+short/2) || took > min(work, 5*time.Second+short) {
+				t.Errorf("the next has a permit after %v", took)
+			}
+			mustRelease(t, next.permit)
+			s = newSemaphore(t, w, 1, semaphore.WithTTL(short))
+		}
+		time.Sleep(time.Minute)
 	})
 }

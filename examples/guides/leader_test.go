@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
 
@@ -42,6 +44,17 @@ func lead(ctx context.Context, leaders *lock.Locker, role string, work func(ctx 
 	}
 }
 
+// end ends the program, in ten seconds at most: first the requests, then the leader, then the store.
+func end(server *http.Server, st store.Store) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(
+		server.Shutdown(ctx), // waits for the handlers
+		st.Shutdown(ctx),     // ends the contexts of leases, and waits until they are released
+		st.Close(),
+	)
+}
+
 // elector is a gocron.Elector: the process that leads runs the jobs.
 type elector struct{ lease atomic.Pointer[lock.Lease] }
 
@@ -63,23 +76,29 @@ func (e *elector) hold(ctx context.Context, _ fence.Token) error {
 }
 
 func Example_leader() {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx := context.Background()
 	store := memstore.New() // or redisstore.New(client), for several processes
-	defer store.Close()
 	leaders, err := lock.New(store, "leaders", lock.WithTTL(10*time.Second))
 	if err != nil {
 		panic(err)
 	}
+	began := make(chan struct{})
+	go func() {
+		<-began
+		if err := end(new(http.Server), store); err != nil {
+			panic(err)
+		}
+	}()
 	err = lead(ctx, leaders, "scheduler", func(ctx context.Context, term fence.Token) error {
 		fmt.Println("leads with a fence:", term.Number > 0)
-		stop() // as at the end of the program
+		close(began)
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
-	fmt.Println(err)
+	fmt.Println("closed:", errors.Is(err, lock.ErrClosed))
 	// Output:
 	// leads with a fence: true
-	// context canceled
+	// closed: true
 }
 
 // candidate is a process that would lead.
@@ -172,7 +191,7 @@ func TestGapsBetweenLeaders(t *testing.T) {
 	})
 	inBubble("its store is shut down", func(t *testing.T, first, second *candidate) {
 		_ = first.leaders.Close() // as by the store's Shutdown, which both share here
-		next(t, first, second, time.Now(), 0, lock.ErrReleased)
+		next(t, first, second, time.Now(), 0, lock.ErrClosed)
 		<-first.done
 	})
 	inBubble("an operator ends it", func(t *testing.T, first, second *candidate) {

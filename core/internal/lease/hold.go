@@ -52,6 +52,9 @@ func (p *Pool) newHold(req *store.LeaseRequest, g store.Grant, c *Config) (*Hold
 		p.releases.Add(h.ref[0])
 		return nil, fmt.Errorf("%w: the lease expired before the store's reply arrived", store.ErrUnavailable)
 	}
+	if c.Renew {
+		p.renewed.Begin()
+	}
 	p.mu.Lock()
 	p.holds[req.ID] = h
 	p.mu.Unlock()
@@ -141,6 +144,9 @@ func (p *Pool) remove(h *Hold) bool {
 		return false
 	}
 	delete(p.holds, h.ref[0].ID)
+	if h.config.Renew {
+		p.renewed.End()
+	}
 	p.Telemetry.Active(context.Background(), -int(h.weight.Load()))
 	if q := h.queue; q != nil {
 		q.drop(h)
@@ -201,14 +207,13 @@ func (p *Pool) end(ctx context.Context, h *Hold, async bool) error {
 	if q != nil && !async {
 		q.flying++ // the queue goes on when the store has the release
 	}
-	held, givenUp := p.remove(h), h.givenUp
+	p.remove(h)
+	givenUp := h.givenUp
 	p.mu.Unlock()
 	p.keeper.Remove(h)
 	switch {
 	case givenUp:
 		return p.ErrLost
-	case !held && errors.Is(h.term.Ended(p.ErrExpired), p.ErrReleased): // by a shutdown
-		return p.ErrReleased
 	case async:
 		p.releases.Add(h.ref[0])
 		p.recordEnd(l, telemetry.Released)

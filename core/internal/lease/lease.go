@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -68,9 +67,7 @@ func (l *Lease) Leave() { l.hold.term.Leave(&l.Context, l.hold.pool.ErrReleased)
 func (l *Lease) Close() bool { return l.released.CompareAndSwap(false, true) }
 
 // Lost reports whether the hold has ended before it was released.
-func (l *Lease) Lost() bool {
-	return !l.hold.term.Valid() && !errors.Is(l.Ended(), l.hold.pool.ErrReleased)
-}
+func (l *Lease) Lost() bool { return !l.hold.term.Valid() }
 
 // End ends the hold, or hands it on. All of its leases were left. See Release.
 func (l *Lease) End(ctx context.Context) error { return l.hold.pool.end(ctx, l.hold, false) }

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,15 +57,17 @@ type Pool struct {
 	releases *background.Releaser
 	calls    background.Group // that may still get a grant, or release one
 	detach   []func()
-	closed   atomic.Bool // Close was called
+	renewed  background.Group // holds that are renewed
+	closed   atomic.Bool      // Close was called
 
 	closing context.Context // ends when the pool is closed, or its store is shut down
 	close   context.CancelFunc
 
-	mu     sync.Mutex
-	holds  map[string]*Hold  // by ID
-	queues map[string]*queue // by key; those of a key are linked
-	spare  []*queue
+	mu        sync.Mutex
+	holds     map[string]*Hold  // by ID
+	queues    map[string]*queue // by key; those of a key are linked
+	spare     []*queue
+	shutdowns int // in progress
 }
 
 // NewPool returns an empty pool. One that is dropped without Close is collected when it has no
@@ -110,81 +114,69 @@ func refs(holds []*Hold) []store.LeaseRef {
 	return refs
 }
 
-const (
-	// closeTimeout is how long Close waits for the store.
-	closeTimeout = 5 * time.Second
-	// maxReleases is how many holds a shutdown releases in a call, and maxCalls in how many calls at
-	// a time.
-	maxReleases = 100
-	maxCalls    = 16
-)
+// closeTimeout is how long Close waits for holders, and for the store.
+const closeTimeout = 5 * time.Second
 
-// Close closes the pool: waiters get store.ErrClosed, and holds are released. It waits up to 5 s for
-// the store. The second call does nothing.
+// Close is a shutdown of at most 5 s. The second call does nothing.
 func (p *Pool) Close() error {
 	if p.closed.Swap(true) {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := p.shutdown(ctx)
 	for _, f := range p.detach {
 		f()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	return p.shutdown(ctx)
+	return err
 }
 
 // shutdown first ends the process's own requests and withdraws its places, so that it gets no more
-// grants, and then releases its holds.
+// grants, and ends the contexts of its holds. It then waits for their release, and renews them
+// until ctx ends: what still has a holder then expires, since a release would let another one begin
+// beside it. Holds that are not renewed are to expire anyway, and not waited for.
 func (p *Pool) shutdown(ctx context.Context) error {
 	p.close()
 	p.mu.Lock()
+	p.shutdowns++
 	for _, q := range p.queues {
 		for ; q != nil; q = q.next {
 			p.withdraw(q, 0) // places first
 		}
 	}
-	p.mu.Unlock()
-	inFlight := p.calls.Wait(ctx)
-	withdrawn := p.releases.Wait(ctx)
-
-	p.mu.Lock()
-	holds := make([]*Hold, 0, len(p.holds))
-	for _, h := range p.holds {
-		holds = append(holds, h)
-		p.remove(h)
-	}
+	holds := slices.Collect(maps.Values(p.holds))
 	p.mu.Unlock()
 	for _, h := range holds {
-		p.keeper.Remove(h)
-		h.term.End(p.ErrReleased)
-		p.recordEnd(h.current(), telemetry.Released)
+		h.term.Stop(store.ErrClosed)
 	}
-	var (
-		wg     sync.WaitGroup
-		slots  = make(chan struct{}, maxCalls)
-		mu     sync.Mutex
-		closed error
-	)
-	for part := range slices.Chunk(refs(holds), maxReleases) {
-		if ctx.Err() != nil { // no time left to wait for the store
-			p.releases.Retry(part, nil)
+	_ = p.calls.Wait(ctx) // one that is granted now is released, or has begun
+	held := p.awaitHolders(ctx)
+	inFlight := p.calls.Wait(ctx) // releases
+	p.keeper.Rest()
+	return errors.Join(held, inFlight, p.releases.Wait(ctx), p.releases.Drain(ctx))
+}
+
+// awaitHolders waits until all holds that are renewed were released or lost. With the end of the
+// last shutdown's ctx, the renewals end.
+func (p *Pool) awaitHolders(ctx context.Context) error {
+	err := p.renewed.Wait(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shutdowns--; err == nil {
+		return nil
+	}
+	left := 0
+	for _, h := range p.holds {
+		if !h.config.Renew {
 			continue
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			was, err := p.store.ReleaseLeases(context.WithoutCancel(ctx), part)
-			switch {
-			case errors.Is(err, store.ErrClosed):
-				mu.Lock()
-				closed = err
-				mu.Unlock()
-			case err != nil:
-				p.releases.Retry(part, was)
-			}
-		})
+		if left++; p.shutdowns == 0 {
+			h.term.Lapse()
+			p.keeper.Watch(h, h.term.ValidUntil())
+		}
 	}
-	wg.Wait()
-	p.keeper.Rest()
-	return errors.Join(closed, inFlight, withdrawn, p.releases.Wait(ctx), p.releases.Drain(ctx))
+	if left == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d leases are not released by their holders, and last until they expire: %w", left, context.Cause(ctx))
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -16,6 +17,8 @@ type Term struct {
 	validUntil time.Time
 	limit      time.Time // of the current contexts; zero if there is none
 	over       error     // why the term was ended; nil if it was not
+	stopped    error     // why its contexts have ended before it; nil if they have not
+	lapsing    bool      // it is not extended any more
 	contexts   *Context  // the current ones, the last to begin first
 }
 
@@ -32,18 +35,18 @@ func (t *Term) Begin(parent context.Context, c *Context, longest time.Duration, 
 		t.limit = time.Now().Add(longest)
 	}
 	t.begin(parent, c, expired)
-	if t.over != nil {
-		c.End(t.over)
+	if cause := cmp.Or(t.over, t.stopped); cause != nil {
+		c.End(cause)
 	}
 }
 
 // Enter initialises a zero Context, which ends as the current ones do, independent of their
 // parents. If the term, or the time of its contexts, is over, it returns why instead: expired, or
-// the cause of [Term.End].
+// the cause of [Term.End] or [Term.Stop].
 func (t *Term) Enter(parent context.Context, c *Context, expired error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.ended(expired); err != nil {
+	if err := cmp.Or(t.ended(expired), t.stopped); err != nil {
 		return err
 	}
 	t.begin(parent, c, expired)
@@ -137,6 +140,24 @@ func (t *Term) End(cause error) {
 	}
 }
 
+// Stop ends the contexts with this cause, unless they have already ended, and those that begin later.
+// The term goes on: their holders may need time to stop.
+func (t *Term) Stop(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = cause
+	for c := t.contexts; c != nil; c = c.next {
+		c.End(cause)
+	}
+}
+
+// Lapse lets the term run out: from now on it is not due.
+func (t *Term) Lapse() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lapsing = true
+}
+
 // Valid reports whether the hold excludes others: the term has not ended.
 func (t *Term) Valid() bool {
 	t.mu.Lock()
@@ -144,11 +165,12 @@ func (t *Term) Valid() bool {
 	return t.over == nil && time.Now().Before(t.validUntil)
 }
 
-// Due reports whether to renew the hold: the term, and the time of its contexts, is not over.
+// Due reports whether to renew the hold: the term, and the time of its contexts, is not over, and it
+// is not to lapse.
 func (t *Term) Due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.ended(context.DeadlineExceeded) == nil
+	return !t.lapsing && t.ended(context.DeadlineExceeded) == nil
 }
 
 // ValidUntil returns when the term ends, unless it is extended or ended before.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,15 +59,16 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A lock is renewed, and released by the store's shutdown, although its Locker was dropped.
+// A lock is renewed, and the store's shutdown ends its contexts and waits for its release, although its
+// Locker was dropped.
 func TestALeaseOutlivesItsLocker(t *testing.T) {
 	stores(t, func(t *testing.T, st store.Store) {
 		ttl := testpace.Scale(300 * time.Millisecond)
 		other := newLocker(t, st)
-		hold := func(key string) context.Context {
-			return must(must(lock.New(st, "test", lock.WithTTL(ttl))).Lock(context.Background(), key)).Context()
+		hold := func(key string) *lock.Lease {
+			return must(must(lock.New(st, "test", lock.WithTTL(ttl))).Lock(context.Background(), key))
 		}
-		ctx := hold("kept")
+		lease := hold("kept")
 		hold("forgotten")
 		for range 30 {
 			runtime.GC()
@@ -77,14 +79,22 @@ func TestALeaseOutlivesItsLocker(t *testing.T) {
 				t.Errorf("%s: %v", key, err)
 			}
 		}
-		if ctx.Err() != nil {
+		if ctx := lease.Context(); ctx.Err() != nil {
 			t.Errorf("the hold has ended: %v", context.Cause(ctx))
 		}
-		if err := st.Shutdown(t.Context()); err != nil {
-			t.Error(err)
+		var cause error
+		context.AfterFunc(lease.Context(), func() {
+			cause = context.Cause(lease.Context())
+			_ = lease.Unlock(context.Background())
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
+		defer cancel()
+		err := st.Shutdown(ctx)
+		if err == nil || !strings.Contains(err.Error(), "1 leases are not released") {
+			t.Errorf("the shutdown: %v", err)
 		}
-		if !errors.Is(context.Cause(ctx), lock.ErrReleased) {
-			t.Errorf("it ended with %v", context.Cause(ctx))
+		if !errors.Is(cause, lock.ErrClosed) {
+			t.Errorf("it ended with %v", cause)
 		}
 	})
 }

@@ -33,6 +33,9 @@ func TestShutdownOfALocker(t *testing.T) {
 	acquire := func(f func(context.Context, string) (*lock.Lease, error), key string) {
 		go func() {
 			lease, err := f(context.Background(), key)
+			if err == nil {
+				context.AfterFunc(lease.Context(), func() { _ = lease.Unlock(context.Background()) })
+			}
 			results <- result{lease, err}
 		}()
 	}
@@ -59,6 +62,7 @@ func TestShutdownOfALocker(t *testing.T) {
 	for range 8 {
 		acquire(mine.TryLock, "k2") // in flight
 	}
+	context.AfterFunc(held.Context(), func() { _ = held.Unlock(context.Background()) })
 	ok(t, mine.store.Shutdown(t.Context()))
 	if f, err := other.Inspect(t.Context(), "foreign"); err != nil || f.Waiting != 0 || len(f.Holders) != 1 {
 		t.Errorf("%+v, %v", f, err)
@@ -70,10 +74,10 @@ func TestShutdownOfALocker(t *testing.T) {
 		if r := <-results; r.err != nil && !errors.Is(r.err, store.ErrClosed) && !errors.Is(r.err, lock.ErrNotAcquired) {
 			t.Errorf("%v, %v", r.lease, r.err)
 		} else if r.err == nil {
-			wantEnded(t, r.lease, lock.ErrReleased) // granted just before
+			wantEnded(t, r.lease, lock.ErrClosed) // granted just before
 		}
 	}
-	wantEnded(t, held, lock.ErrReleased)
+	wantEnded(t, held, lock.ErrClosed)
 	select {
 	case r := <-next:
 		if r.err != nil {
@@ -125,10 +129,14 @@ func TestShutdownOfASemaphore(t *testing.T) {
 	waiting(3)
 	for range 8 {
 		go func() {
-			_, err := mine.TryAcquire(context.Background(), "k2") // in flight
+			permit, err := mine.TryAcquire(context.Background(), "k2") // in flight
+			if err == nil {
+				context.AfterFunc(permit.Context(), permit.ReleaseAsync)
+			}
 			errs <- err
 		}()
 	}
+	context.AfterFunc(held.Context(), held.ReleaseAsync)
 	ok(t, st.Shutdown(t.Context()))
 	if state, err := other.Inspect(t.Context(), "k2"); err != nil || state.InUse != 0 {
 		t.Errorf("%+v, %v", state, err)
@@ -138,7 +146,7 @@ func TestShutdownOfASemaphore(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	wantEnded(t, held, semaphore.ErrReleased)
+	wantEnded(t, held, semaphore.ErrClosed)
 	select {
 	case permit := <-next:
 		mustRelease(t, permit)
