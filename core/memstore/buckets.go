@@ -323,7 +323,12 @@ func (s *Store) SettleQuickly(limiter, key string, c *store.Charge) (allowed, de
 
 // settle returns the debt of a bucket after a settlement, and whether it could bear that.
 func settle(c *store.Charge, debt time.Duration) (after time.Duration, allowed bool) {
-	if most := c.Capacity + c.Overdraft; c.Cost > most-debt {
+	if c.Cost == 0 {
+		return debt, true
+	}
+	most := c.Capacity + c.Overdraft
+	debt = min(debt, most)
+	if c.Cost > most-debt {
 		return most, false
 	}
 	return max(debt+c.Cost, 0), true

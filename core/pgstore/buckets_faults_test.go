@@ -243,6 +243,24 @@ func TestDenialsAreCached(t *testing.T) {
 	}
 }
 
+// After the clock stepped back a denial says when the key can be charged again.
+func TestABucketAfterTheClockSteppedBack(t *testing.T) {
+	t.Parallel()
+	s := newTestStore(t)
+	clock := newTestClock(t, s)
+	used := hourly("", 30)
+	if reply, err := s.TakeTokens(t.Context(), request("k", used)); err != nil || !reply.Allowed {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	clock.pass(t, -1000*time.Hour)
+	for range 3 {
+		reply, err := s.TakeTokens(t.Context(), request("k", hourly("", 1)))
+		if err != nil || reply.Allowed || reply.Debts.At(0).Round(time.Hour) != used.Cost+1000*time.Hour {
+			t.Errorf("%+v, %v", reply, err)
+		}
+	}
+}
+
 func TestFullBucketsAreSwept(t *testing.T) {
 	t.Parallel()
 	s := newTestStore(t)

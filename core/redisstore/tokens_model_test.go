@@ -176,7 +176,7 @@ func TestASmallerPlanInABatch(t *testing.T) {
 			got, err := readDecision(reply[i], 1)
 			want := store.TakeReply{Allowed: true, Taken: 1, Debts: store.OneDebt(50 * time.Second)}
 			if i > 0 {
-				want = store.TakeReply{Debts: store.OneDebt(10 * time.Second)}
+				want = store.TakeReply{Debts: store.OneDebt(50 * time.Second)}
 			}
 			if got != want || err != nil {
 				t.Errorf("decision %d of %d: %+v, %v, want %+v", i, len(batch), got, err, want)

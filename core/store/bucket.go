@@ -141,11 +141,10 @@ func (c *Charge) Used(tokens, left time.Duration, now time.Time) (debt, lasts ti
 	return min(tokens, c.Capacity+c.Overdraft), left
 }
 
-// Debt returns the debt of a bucket that will be full after left. It is never more than the
-// capacity and the overdraft, so that a clock that steps back does not lock a key out.
-func (c *Charge) Debt(left time.Duration) time.Duration {
-	return min(max(left, 0), c.Capacity+c.Overdraft)
-}
+// Debt returns the debt of a bucket that will be full after left. It may be more than the capacity
+// and the overdraft, of a bucket that was charged with larger ones, or before the store's clock
+// stepped back: a decision then tells how long that lasts. A settlement leaves no more than these.
+func (c *Charge) Debt(left time.Duration) time.Duration { return max(left, 0) }
 
 // Convert returns the debt of a bucket that was charged at another interval: as many tokens, of
 // which some may have come back in part, but no more than the capacity.

@@ -149,12 +149,11 @@ func (s *toy) SettleTokens(ctx context.Context, r store.TokenRequest) (store.Tak
 	for i := range r.Charges {
 		c := &r.Charges[i]
 		b := s.bucket(&r, c)
-		debt, most := b.debt(c)+c.Cost, c.Capacity+c.Overdraft
-		if debt > most {
-			reply.Allowed = false
-		}
-		debt = min(max(debt, 0), most)
-		if c.Cost != 0 {
+		debt := b.debt(c)
+		if most := c.Capacity + c.Overdraft; c.Cost != 0 {
+			debt = max(min(debt, most)+c.Cost, 0)
+			reply.Allowed = reply.Allowed && debt <= most
+			debt = min(debt, most)
 			b.owe(debt, c)
 		}
 		reply.Debts.Set(i, debt)

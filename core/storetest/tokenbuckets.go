@@ -31,6 +31,7 @@ func Buckets[S store.Buckets](t *testing.T, run Runner[S]) {
 		{"a smaller plan clamps what a key has used", smallerPlan},
 		{"another rate keeps the tokens used", anotherRate},
 		{"looks and denials at another rate change nothing", lookAtAnotherRate},
+		{"a smaller burst at the same rate tells how much is used", lookAtASmallerBurst},
 		{"another rate fills a bucket that is to be fresh", freshRate},
 		{"settlements charge more or give back", settlement},
 		{"settlements of several buckets are made one by one", settleSeveral},

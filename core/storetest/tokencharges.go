@@ -145,6 +145,24 @@ func lookAtAnotherRate(t *testing.T, h Harness[store.Buckets]) {
 	l.used("k", hourly, 5)
 }
 
+// A denial tells when the key can be charged again, however much was used before the burst became
+// smaller. A settlement leaves no more than the overdraft allows.
+func lookAtASmallerBurst(t *testing.T, h Harness[store.Buckets]) {
+	l := newLedger(t, h)
+	small, other := hourly, second
+	small.burst, small.overdraft = 2, 1
+	other.burst = 2
+	l.takes(true, "k", hourly.costs(9), second.costs(9))
+	l.used("k", small, 9)
+	l.usedIn(l.takes(false, "k", small.costs(1)), 0, small, 9)
+	l.usedIn(l.takes(false, "k", small.costs(1), other.costs(1)), 1, other, 9)
+	l.used("k", hourly, 9)
+	l.settles(true, "k", small, 0, 9)
+	l.settles(true, "k", small, -1, 2)
+	l.takes(true, "k", hourly.costs(8))
+	l.settles(false, "k", small, 1, 3)
+}
+
 func freshRate(t *testing.T, h Harness[store.Buckets]) {
 	l := newLedger(t, h)
 	fresh := daily

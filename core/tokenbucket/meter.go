@@ -69,13 +69,14 @@ func (m *meter) remaining(debt time.Duration) int64 {
 // wait is how long a bucket with this debt needs until it can afford the cost: zero if it can now.
 // The period of a calendar lasts until end.
 func (m *meter) wait(debt, cost, end time.Duration) time.Duration {
+	room := m.capacity - cost
 	switch {
-	case cost == 0, debt+cost <= m.capacity:
+	case cost == 0, debt <= room:
 		return 0
 	case m.calendar.unit != noCalendar:
 		return ceil(max(end, 1))
 	}
-	return ceil(max(debt+cost-m.capacity, 0))
+	return ceil(debt - room)
 }
 
 // atRate is a debt as the limit's own rate counts it, rounded up: without what the rounding of the

@@ -183,7 +183,7 @@ func (d *debts) owes(key string, c *store.Charge) time.Duration {
 	case 0:
 		return 0
 	case c.Interval:
-		return min(left, c.Capacity+c.Overdraft)
+		return left
 	}
 	converted := c.Convert(left, s.interval)
 	d.checkConverted(c, converted, left, s.interval)
@@ -309,9 +309,10 @@ func (d *debts) settle(r store.TokenRequest) {
 	all := []store.TokenRequest{r}
 	want := store.TakeReply{Allowed: true, Held: d.held(all, false)}
 	for _, c := range r.Charges {
-		if debt := d.owes(r.Key, &c) + c.Cost; c.Cost != 0 {
-			want.Allowed = want.Allowed && debt <= c.Capacity+c.Overdraft
-			d.charge(bucketName{r.Key, c.Bucket}, &c, max(min(debt, c.Capacity+c.Overdraft), 0))
+		if most := c.Capacity + c.Overdraft; c.Cost != 0 {
+			debt := min(d.owes(r.Key, &c), most) + c.Cost
+			want.Allowed = want.Allowed && debt <= most
+			d.charge(bucketName{r.Key, c.Bucket}, &c, max(min(debt, most), 0))
 		}
 	}
 	if quickly { // later steps find the debt

@@ -159,11 +159,14 @@ BEGIN
             lefts[i] := 0;
             IF b.ends IS NULL AND b.debt > now_ns THEN
               IF b.interval = intervals[i] THEN
-                owed := least(b.debt - now_ns, mosts[i]);
+                owed := b.debt - now_ns;
               ELSIF NOT freshes[i] THEN
                 owed := lk.convert_debt_1(b.debt - now_ns, b.interval, intervals[i], capacities[i]);
               END IF;
             END IF;
+          END IF;
+          IF wishes[d] = 0 AND costs[i] <> 0 THEN
+            owed := least(owed, mosts[i]); -- of a larger plan, or before the clock stepped back
           END IF;
           debts[i] := owed;
           writes := writes OR restarts;

@@ -37,7 +37,7 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
   if value and not value.err and sub(value, 20) == interval then
     local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19))
     debt = gone and ns and (gone - now) * 1000 + ns or 0
-    debt = debt > limit and limit or debt > 0 and debt or 0
+    debt = settles and debt > limit and limit or debt > 0 and debt or 0
     value = false
   end
   local sum = debt + cost
@@ -55,14 +55,11 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
   end
 end
 
--- Returns the debt of a bucket that is not held, in ns. One that is damaged has none. A clock that stepped back must not
--- lock a key out: the debt is never more than the limit.
-local function debtOf(value, limit)
+-- Returns the debt of a bucket that is not held, in ns. One that is damaged has none. It is more than the limit after a
+-- charge by a larger plan, and after the clock has stepped back.
+local function debtOf(value)
   local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19)) -- arithmetic may read 012 as octal
   local debt = gone and ns and (gone - now) * 1000 + ns or 0
-  if debt > limit then
-    return limit
-  end
   return debt > 0 and debt or 0
 end
 
@@ -80,9 +77,9 @@ local function save(key, debt, interval)
 end
 
 -- Returns the short reply of a charge, and the debt that is to be written, if any. The capacity is infinite for a
--- settlement, and the limit includes the overdraft.
+-- settlement, and the limit, to which a settlement lowers the debt, includes the overdraft.
 local function add(debt, cost, cap, limit)
-  local sum = debt + cost
+  local sum = (debt > limit and cap > limit and limit or debt) + cost
   if cost == 0 then
     return debt
   elseif sum > cap then
@@ -103,7 +100,7 @@ local function decideOne(key, cost, cap, limit, interval)
     if value.err or sub(value, 20) ~= interval then
       return nil
     end
-    debt = debtOf(value, limit)
+    debt = debtOf(value)
   end
   local reply, after = add(debt, cost, cap, limit)
   if after and save(key, after, interval) then
@@ -130,7 +127,7 @@ local function decideSeveral(first, at, n, settles)
     if not exact or value and (value.err or sub(value, 20) ~= ARGV[a + 3]) then
       return nil
     elseif value then
-      debt = debtOf(value, limit)
+      debt = debtOf(value)
     end
     local reply, charged = add(debt, tonumber(ARGV[a]), settles and math.huge or cap, limit)
     allowed = allowed and reply >= 0
@@ -260,8 +257,8 @@ local function counted(state, c)
     end
     ns = math.fmod(debt, 1000)
     return math.floor((debt - ns) / 1000 + 0.5), ns
-  elseif exceeds(us, ns, c.limit_us, c.limit_ns) then
-    return c.limit_us, c.limit_ns -- see debtOf
+  elseif c.period and exceeds(us, ns, c.limit_us, c.limit_ns) then
+    return c.limit_us, c.limit_ns
   end
   return us, ns
 end
@@ -275,6 +272,9 @@ local function charge(first, plan, states, thousands, ones)
       local key = KEYS[first + i - 1]
       local before = after[key] or states[key]
       local us, ns = counted(before, c)
+      if plan.settles and exceeds(us, ns, c.limit_us, c.limit_ns) then
+        us, ns = c.limit_us, c.limit_ns
+      end
       us, ns = sum(us, ns, multiply(c, thousands, ones))
       if plan.settles then
         if us < 0 then
@@ -413,11 +413,11 @@ local function decideAll(values)
       if (intervals[key] or common) ~= c.interval then
         return nil
       end
-      return debt > c.limit and c.limit or debt -- of a larger plan
+      return debt
     elseif alone[key] or value and sub(value, 20) ~= c.interval then
       return nil
     end
-    return value and debtOf(value, c.limit) or 0
+    return value and debtOf(value) or 0
   end
 
   -- Makes a decision of several charges, each to a bucket of its own, or returns nothing.
@@ -463,7 +463,7 @@ local function decideAll(values)
       local c, key, value = plan[1], keys[first], values[first]
       local interval = c.interval
       local quick = value and not debts[key] and not alone[key] and sub(value, 20) == interval
-      local debt, after = quick and debtOf(value, c.limit) or owed(first, c), nil
+      local debt, after = quick and debtOf(value) or owed(first, c), nil
       if debt then
         reply, after = add(debt, c.cost, c.most, c.limit)
         if after then
