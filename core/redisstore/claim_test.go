@@ -140,14 +140,19 @@ func (c claim) waitsIn(t testing.TB, s *redisstore.Store) *wait {
 	return c.await(t, s)
 }
 
+func (w *wait) returned() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // granted fails the test unless the wait ends with a grant in time.
 func (w *wait) granted(t testing.TB, within time.Duration) store.Grant {
 	t.Helper()
-	select {
-	case <-w.done:
-	case <-time.After(within):
-		t.Fatalf("%s: not granted within %v", w.Label, within)
-	}
+	eventually(t, within, w.Label+": granted", w.returned)
 	if w.err != nil {
 		t.Fatalf("%s: %v", w.Label, w.err)
 	}
@@ -156,9 +161,7 @@ func (w *wait) granted(t testing.TB, within time.Duration) store.Grant {
 
 func (w *wait) waits(t testing.TB) {
 	t.Helper()
-	select {
-	case <-w.done:
+	if w.returned() {
 		t.Fatalf("%s: %+v, %v; want it to wait", w.Label, w.grant, w.err)
-	default:
 	}
 }

@@ -90,7 +90,7 @@ func largeResults(t *testing.T, timeout time.Duration) (late bool) {
 	if wrong.Load() == nil {
 		return false
 	}
-	if slowest > timeout/10 {
+	if slowest > timeout/20 {
 		t.Logf("late, with a PING of %v: %v", slowest, wrong.Load())
 		return true
 	}

