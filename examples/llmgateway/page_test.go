@@ -44,12 +44,15 @@ func testPage(ctx context.Context, t *testing.T, width int64, scheme string) {
 	ready()
 	picture("short")
 
-	click("long")
-	v.Do("an answer begins", chromedp.Poll[chromedp.Void](`document.querySelector("#answer").textContent.length > 20`))
-	v.Do("it is reserved", chromedp.Poll[chromedp.Void](`document.querySelectorAll("#key-of-search .bar .reserved")[1].offsetWidth > 0`))
-	click("hangup")
-	says("The client hung up: 2,000 tokens were reserved")
-	ready()
+	for hungUp := false; !hungUp; { // a busy machine may press the button after the answer
+		click("long")
+		v.Do("an answer begins", chromedp.Poll[chromedp.Void](`document.querySelector("#answer").textContent.length > 20`))
+		v.Do("it is reserved", chromedp.Poll[chromedp.Void](`document.querySelectorAll("#key-of-search .bar .reserved")[1].offsetWidth > 0`))
+		click("hangup")
+		says("2,000 tokens were reserved")
+		ready()
+		hungUp = v.Number(`Number(document.querySelector("#summary").textContent.includes("The client hung up: "))`) == 1
+	}
 
 	click("reset")
 	says("The buckets are full")

@@ -32,7 +32,7 @@ var want = []struct{ classic, keeper string }{
 	{lateText, keptText},
 	{outlivedText, renewedText},
 	{lateText, keptText},
-	{`COSTLY: B sent \d{2,} requests in 1.5s of waiting`, `ok: B sent \d{1,2} requests in 1.5s of waiting`},
+	{`COSTLY: B sent \d{2,} requests in [0-9.]+s of waiting`, `ok: B sent \d{1,2} requests in [0-9.]+s of waiting`},
 	{outlivedText, renewedText},
 	{"BROKEN: A, awake again, overwrote what B had written", `FENCED: A's write was refused: its fence was lower than B's`},
 	{"BROKEN: the new master knew nothing of A's lock: two holders", `FENCED: two holders for \S+, until A's renewal; A's write was refused: its fence was lower than B's`},
@@ -43,7 +43,7 @@ const (
 	lateText     = "BROKEN: A deleted B's lock, and C got it: two holders"
 	outlivedText = "BROKEN: A's lock expired while it worked, unnoticed: two holders"
 	keptText     = "ok: A got ErrLost; B kept the lock, C was refused"
-	renewedText  = "ok: A's lease of 1.5s was renewed for 3.75s of work; B waited"
+	renewedText  = "ok: A's lease of [0-9.]+s was renewed for [0-9.]+s of work; B waited"
 )
 
 func check(t *testing.T, rows []row) {
@@ -63,12 +63,23 @@ func check(t *testing.T, rows []row) {
 	}
 }
 
+// played plays all trials, again with longer leases if one ran out on a busy machine.
+func played(t *testing.T) []row {
+	t.Helper()
+	for ttl := testTTL; ; ttl *= 2 {
+		rows, err := playAll(t.Context(), nil, ttl)
+		if err == nil {
+			return rows
+		}
+		if ttl > 4*testTTL {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTrials(t *testing.T) {
 	t.Parallel()
-	rows, err := playAll(t.Context(), nil, testTTL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := played(t)
 	check(t, rows)
 
 	var out strings.Builder
