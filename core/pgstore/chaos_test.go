@@ -101,9 +101,6 @@ type (
 // inStorms runs a test in each kind of storm, on a database migrated with these options.
 func inStorms(t *testing.T, opts []Option, test func() (running, checking)) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("storms last for seconds")
-	}
 	for name, fault := range storms {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -62,9 +62,6 @@ func TestHistoryOfLocks(t *testing.T) {
 // timeout of a step.
 func TestLockHistories(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	for _, fair := range []string{"", "fair"} {
 		t.Run(fair, func(t *testing.T) {
 			t.Parallel()
@@ -116,9 +113,6 @@ func TestHistoryOfPermits(t *testing.T) {
 // the other: their permits expire within the lease, and no more are in use than there are.
 func TestSemaphoreHistories(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	for _, capacity := range []int{1, 5, 100} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			t.Parallel()

@@ -106,9 +106,6 @@ func (c *crashed) run(t *testing.T, dsn, how string) (kills int) {
 // two processes run. Every operation has had its effect once, and nothing is unknown.
 func TestOperationCrashes(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	c := crashed{operations: 1000}
 	if n, err := strconv.Atoi(os.Getenv(crashOperations)); err == nil {
 		c.operations = n

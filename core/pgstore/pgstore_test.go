@@ -7,9 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-func TestMain(m *testing.M) { postgrestest.Main(m) }
+func TestMain(m *testing.M) {
+	testpace.InShort("^Test(Buckets|Leases|Records|Latches)$") // the contract
+	postgrestest.Main(m)
+}
 
 // newTestStore returns a store on a database of its own, closed when the test ends.
 func newTestStore(t testing.TB, opts ...Option) *Store {

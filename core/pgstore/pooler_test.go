@@ -98,9 +98,6 @@ func TestContractsWithGrantedRights(t *testing.T) {
 
 // contracts runs all suites on stores of a database.
 func contracts(t *testing.T, dsn string, opts ...Option) {
-	if testing.Short() {
-		t.Skip("waits for many leases to expire")
-	}
 	suite := func(t *testing.T, test func(*testing.T, storetest.Harness[*Store])) {
 		t.Parallel()
 		s := openTestStore(t, dsn, append([]Option{WithConnections(4)}, opts...)...)

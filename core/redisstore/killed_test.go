@@ -151,9 +151,6 @@ func (p *fakeProvider) killed(t *testing.T, server *redistest.Server, name strin
 // What a killed process leaves is found out by asking the provider: no outcome stays unknown, and
 // nobody pays twice.
 func TestKilledPaymentsAreReconciled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	t.Parallel()
 	server := redistest.Start(t)
 	provider := &fakeProvider{effects: make(map[string]int)}
@@ -218,9 +215,6 @@ func (p *fakeProvider) wantOnce(t *testing.T, payments int) {
 // Without a function that finds it out, what a killed process leaves is listed, and an operator settles
 // it.
 func TestKilledPaymentsAreListed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	t.Parallel()
 	server := redistest.Start(t)
 	provider := &fakeProvider{effects: make(map[string]int)}
@@ -353,9 +347,6 @@ func payOnce(g *guard.Guard, provider, key string) (string, error) {
 // With steps, and a provider that recognises repeats, every effect happens once, whatever happens to
 // the server.
 func TestStepsWhileTheServerIsKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills servers for seconds")
-	}
 	t.Parallel()
 	const operations, duplicates, processes = 1000, 5, 3
 	server := redistest.Start(t, "--appendonly", "yes")

@@ -16,9 +16,6 @@ import (
 
 // The heartbeats of four processes that wait for many keys cost the server little.
 func TestHeartbeatsOfManyKeys(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	const keys, processes = 10_000, 4
 	server := redistest.Start(t)
 	direct := server.Client()

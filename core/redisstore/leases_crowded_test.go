@@ -15,15 +15,12 @@ import (
 )
 
 // 20,000 goroutines that want the same at once are all served, or told that the queue is full, and
-// the store does not take the server to be down. With -short they are 5,000, and with the race
-// detector, which takes ten times as long for each of them, 2,000: .ci/run starts all without it.
+// the store does not take the server to be down. With the race detector, which takes ten times as long
+// for each of them, they are 2,000: .ci/run starts all without it.
 func TestTwentyThousandAtOnce(t *testing.T) {
 	goroutines := 20_000
-	switch {
-	case testpace.Raced:
+	if testpace.Raced {
 		goroutines = 2_000
-	case testing.Short():
-		goroutines = 5_000
 	}
 	server := redistest.Start(t)
 	for name, acquire := range map[string]func(t *testing.T, s func() store.Leases) func() (func() error, error){

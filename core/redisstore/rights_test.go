@@ -151,9 +151,6 @@ func TestContractOnRedis(t *testing.T) {
 
 func TestContractOnACluster(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes as long as the contract on one server again")
-	}
 	cluster := redistest.StartCluster(t)
 	for _, server := range cluster.Servers {
 		grant(t, server, clusterRights(t)...)

@@ -147,9 +147,6 @@ func (h *oldServer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 
 func TestContractBeforeRedis7(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("waits for many leases to expire")
-	}
 	server := redistest.Start(t)
 	storetest.All(t, func(t *testing.T, test func(*testing.T, storetest.Harness[*redisstore.Store])) {
 		t.Parallel()

@@ -15,7 +15,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
+func TestMain(m *testing.M) {
+	testpace.InShort("^TestContractOn(Redis|Miniredis)$")
+	leaktest.Main(m, redistest.Redialing)
+}
 
 // hasty is the deadline that a store has by default. A busy machine may take longer than that for
 // calls that nothing is wrong with, so that what a test needs before its fault is done by a store

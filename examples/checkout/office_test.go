@@ -45,7 +45,7 @@ func (v visit) resolve(outcome, says string) {
 func TestOffice(t *testing.T) {
 	t.Parallel()
 	ctx := pagetest.Browser(t)
-	for _, l := range tested() {
+	for _, l := range looks {
 		t.Run(l.String(), func(t *testing.T) { testOffice(ctx, t, l) })
 	}
 }

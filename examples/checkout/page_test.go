@@ -47,7 +47,7 @@ var trials = []struct {
 
 func TestPage(t *testing.T) {
 	t.Parallel()
-	for _, l := range tested() {
+	for _, l := range looks {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
 			testPage(t, l)
@@ -204,7 +204,7 @@ func (v visit) sales() {
 func TestPageWithoutAMouse(t *testing.T) {
 	t.Parallel()
 	ctx := pagetest.Browser(t)
-	for _, l := range tested() {
+	for _, l := range looks {
 		t.Run(l.String(), func(t *testing.T) {
 			v, complaints := open(ctx, t, start(t), l)
 			v.Do("the car park is shown", chromedp.Poll[chromedp.Void](empty))

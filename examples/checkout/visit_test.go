@@ -22,14 +22,6 @@ func (l look) String() string { return fmt.Sprintf("%dx%d-%s", l.width, l.height
 
 var looks = []look{{1280, 800, "light"}, {1280, 800, "dark"}, {390, 844, "light"}, {390, 844, "dark"}}
 
-// tested returns the looks that are tested: with -short the first one.
-func tested() []look {
-	if testing.Short() {
-		return looks[:1]
-	}
-	return looks
-}
-
 // visit is the page of an instance in the browser.
 type visit struct {
 	pagetest.Visit

@@ -23,14 +23,24 @@ func parallel() string {
 	return "12"
 }
 
+// short are the tests that -short runs, all if empty.
+var short string
+
+// InShort has -short run the tests of a package whose names match a regular expression, such as the
+// contract of a store. The flag -run overrides it.
+func InShort(tests string) { short = tests }
+
 // Run runs the tests of a package, and returns the exit code. The flag -parallel overrides how many
 // of its parallel tests run at a time.
 func Run(m *testing.M) int {
 	flag.Parse()
-	set := false
-	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
-	if !set {
+	set := make(map[string]bool)
+	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	if !set["test.parallel"] {
 		_ = flag.Set("test.parallel", parallel())
+	}
+	if testing.Short() && short != "" && !set["test.run"] {
+		_ = flag.Set("test.run", short)
 	}
 	return m.Run()
 }

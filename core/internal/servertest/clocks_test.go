@@ -14,9 +14,6 @@ import (
 // time, unless the clock jumps forward past a lease; and the lock is handed on in any case.
 func TestServersClock(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	for name, c := range map[string]struct {
 		move   func(*redistest.Clock)
 		beyond bool // a lease
@@ -61,9 +58,6 @@ func TestServersClock(t *testing.T) {
 // The longest seen was 6.4 s.
 func TestClocksOfACluster(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	for name, c := range map[string]struct {
 		opts    []lock.Option
 		readers bool

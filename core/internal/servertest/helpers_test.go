@@ -21,7 +21,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
+func TestMain(m *testing.M) {
+	testpace.InShort("^TestShutdownOf")
+	leaktest.Main(m, redistest.Redialing)
+}
 
 // patience is the timeout of calls to servers that reply, if late: the machine may be busy.
 const patience = 10 * time.Second

@@ -86,9 +86,6 @@ func recordLock(t *testing.T, server *redistest.Server, st string, kills int) []
 // heartbeat.
 func TestHistoriesOfALock(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	server := redistest.Start(t)
 	allowed := lateness(t, server)
 	events := recordLock(t, server, "", 10)

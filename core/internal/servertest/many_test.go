@@ -24,9 +24,6 @@ const manyLocks = "LOCKKEEPER_MANY_LOCKS"
 // Many locks outlive a server that does not reply when their renewals are due, and none is left when
 // their Locker is closed, whose holders then release them all at once.
 func TestManyLocksOutliveASilence(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes twenty seconds")
-	}
 	n, ttl, silence, timeout := 5000, 30*time.Second, 3*time.Second, 2*time.Second // the machine may be busy
 	if text := os.Getenv(manyLocks); text != "" {
 		var err error

@@ -101,9 +101,6 @@ func recordPermits(t *testing.T, st string, capacity, kills int) []history.Event
 
 func TestHistoriesOfPermits(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("kills processes for seconds")
-	}
 	for _, capacity := range []int{1, 5, 100} {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			t.Parallel()

@@ -163,9 +163,6 @@ func compete(t *testing.T, rivals []*rival, readers bool, faults func(granted fu
 // pushes still arrive: no two leases are valid at a time.
 func TestUnreliablePushes(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	for name, opts := range map[string][]lock.Option{"default": nil, "fair": {lock.WithFair()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

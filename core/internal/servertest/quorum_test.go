@@ -108,9 +108,6 @@ func awaitUptime(t *testing.T, s *redistest.Server, want time.Duration) {
 // Two servers of five may stop, and a lock is granted to one holder at a time.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes ten seconds")
-	}
 	servers, process := startQuorum(t)
 	one := newLocker(t, process(), lock.WithTTL(quorumTTL))
 	two := newLocker(t, process(), lock.WithTTL(quorumTTL))
@@ -196,9 +193,6 @@ func TestQuorum(t *testing.T) {
 // A restarted server, which has lost a lock, does not vote for another holder.
 func TestRestartInAQuorum(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes ten seconds")
-	}
 	servers, process := startQuorum(t)
 	servers[3].Stop()
 	servers[4].Stop()

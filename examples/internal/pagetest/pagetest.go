@@ -28,9 +28,12 @@ const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
 const Screenshots = "LOCKKEEPER_SCREENSHOTS"
 
 // Browser returns a headless browser with cookies of its own, which ends with the test. Tests that run
-// side by side share its process, up to three at a time: each of them keeps a core busy.
+// side by side share its process, up to three at a time: each of them keeps a core busy. It skips with -short.
 func Browser(t *testing.T) context.Context {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a page keeps a core busy")
+	}
 	path := program(t)
 	seats <- struct{}{}
 	t.Cleanup(func() { <-seats })
