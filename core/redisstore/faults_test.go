@@ -200,6 +200,12 @@ func (l *logbook) has(s string) bool {
 	return strings.Contains(l.text.String(), s)
 }
 
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // tripped is what the store logs when it takes the server to be down.
 const tripped = "redis is down"
 

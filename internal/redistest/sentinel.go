@@ -52,16 +52,54 @@ func StartSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-// Client returns a client that gets the master's address from the sentinel, with a short timeout.
-// It is closed when the test ends.
-func (s *Sentinel) Client() *redis.Client {
-	client := redis.NewFailoverClient(&redis.FailoverOptions{
+// SentinelAddr is the address of the sentinel.
+func (s *Sentinel) SentinelAddr() string { return s.sentinel.Addr() }
+
+// Client returns a client that gets the master's address from the sentinel, with a short timeout
+// unless opts set another one. It is closed when the test ends.
+func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
+	o := &redis.FailoverOptions{
 		ContextTimeoutEnabled: true,
 		MasterName:            masterName, SentinelAddrs: []string{s.sentinel.Addr()},
 		ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond,
-	})
+	}
+	for _, set := range opts {
+		set(o)
+	}
+	client := redis.NewFailoverClient(o)
 	s.t.Cleanup(func() { _ = client.Close() })
 	return client
+}
+
+// SetDownAfter sets how long a server has to be silent before the sentinel takes it to be down: half a second at
+// first, for which a busy machine may not run it.
+func (s *Sentinel) SetDownAfter(downAfter time.Duration) {
+	s.t.Helper()
+	client := s.sentinel.Client()
+	if err := client.Do(s.t.Context(), "sentinel", "set", masterName, "down-after-milliseconds", downAfter.Milliseconds()).Err(); err != nil {
+		s.t.Fatalf("redis sentinel: %v", err)
+	}
+}
+
+// Promote has the sentinel promote the replica while the master works, and returns when the sentinel
+// names the replica. The old master goes on as one, for up to 10 seconds, until the sentinel demotes it
+// and ends its connections.
+func (s *Sentinel) Promote() {
+	s.t.Helper()
+	if err := s.sentinel.Client().Do(s.t.Context(), "sentinel", "failover", masterName).Err(); err != nil {
+		s.t.Fatalf("redis sentinel: %v", err)
+	}
+	s.AwaitPromotion()
+}
+
+// AwaitPromotion returns when the sentinel names the replica as the master.
+func (s *Sentinel) AwaitPromotion() {
+	s.t.Helper()
+	sentinel := s.sentinel.Client()
+	until(s.t, "the sentinel names the replica", func() bool {
+		addr, err := sentinel.Do(s.t.Context(), "sentinel", "get-master-addr-by-name", masterName).StringSlice()
+		return err == nil && len(addr) == 2 && addr[1] == strconv.Itoa(s.Replica.port)
+	})
 }
 
 // Failover kills the master, and returns when the replica is the master.

@@ -149,7 +149,8 @@ func (n *Node) doubtSilence(c *callContext) {
 // has shown that they are stale: they led elsewhere, or none of them was heard while one was silent.
 // After an outage nobody knows.
 func (n *Node) dropStale(asked int64) {
-	refused, first, last := n.doubts.refused.Swap(false), n.doubts.first.Swap(0), n.doubts.last.Load()
+	refused, first := n.doubts.refused.Swap(false), n.doubts.first.Swap(0)
+	last := n.doubts.last.Load() + int64(n.replyIn()/10) // replies were still on their way, on other connections
 	if !refused && !n.isDown() && (first == 0 || n.dials.worked(first, last)) {
 		return
 	}
@@ -162,17 +163,32 @@ func (n *Node) dropStale(asked int64) {
 
 // closeIdle closes the idle connections of the pool, also those that are older than the store, which
 // nobody watches. Nothing is sent: the time for it is over, and the client closes a connection whose
-// command has failed.
+// command has failed. It takes them at once, since the client tries the handshake of one that had none
+// until ctx ends; and meanwhile the client opens no others, which it would return first.
 func (n *Node) closeIdle() {
 	if n.server.Options().WriteTimeout < 0 { // no time is over
 		return
 	}
-	ctx, cancel := context.WithTimeout(n.owner.life, 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(n.owner.life)
 	defer cancel()
+	n.dials.held.Lock()
+	defer n.dials.held.Unlock()
 	all := make([]*redis.Conn, n.server.PoolStats().IdleConns)
+	failed := make(chan struct{}, len(all))
 	for i := range all { // the same would be returned twice
 		all[i] = n.server.Conn()
-		_ = all[i].Process(tooLateContext{ctx}, onceCmd{redis.NewCmd(ctx, "ping")})
+		go func() {
+			_ = all[i].Process(tooLateContext{ctx}, onceCmd{redis.NewCmd(ctx, "ping")})
+			failed <- struct{}{}
+		}()
+	}
+	for range all {
+		select {
+		case <-failed:
+		case <-time.After(20 * time.Millisecond): // those that are left had no handshake
+			cancel()
+			<-failed
+		}
 	}
 	for _, conn := range all {
 		_ = conn.Close()

@@ -28,6 +28,7 @@ const redials = 2
 type dialWatch struct {
 	node atomic.Pointer[Node]
 	made time.Time
+	held sync.RWMutex // while it is locked, no dial begins
 
 	mu    sync.Mutex
 	conns map[*watchedConn]struct{} // open ones
@@ -52,6 +53,8 @@ func (w *dialWatch) DialHook(dial redis.DialHook) redis.DialHook {
 		if n == nil {
 			return dial(ctx, network, address)
 		}
+		w.held.RLock()
+		w.held.RUnlock() //nolint:staticcheck // it only waits
 		conn, err := n.dial(func() (net.Conn, error) { return dial(ctx, network, address) })
 		if err != nil {
 			return nil, err

@@ -1,0 +1,349 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
+)
+
+// pools are the pools of these tests: how many connections a node has, whether some are older than the
+// store, and how many callers there are.
+var pools = []pool{{20, false, 1}, {20, true, 8}, {60, false, 8}, {60, true, 1}, {160, false, 1}, {160, true, 8}}
+
+type pool struct {
+	conns   int
+	shared  bool
+	callers int
+}
+
+// somePools returns the pools of a test: one of them in short mode.
+func somePools() []pool {
+	if testing.Short() {
+		return pools[:1]
+	}
+	return pools
+}
+
+func (p pool) String() string {
+	return fmt.Sprintf("%d connections, shared %v", p.conns, p.shared)
+}
+
+// noNotices has a client's connections not race for that setting.
+var noNotices = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
+// staleTimeout is the timeout of the stores.
+var staleTimeout = testpace.Scale(500 * time.Millisecond)
+
+// few is how many calls may fail because connections are stale, however many there are.
+const few = 5
+
+// staysUp has callers lock and unlock while connections of the pool go stale, and fails the test if
+// more than most calls fail from when goStale returns, or one after four timeouts, which is a second by
+// default. That is when the server side has moved, and a new connection finds what works. It returns how
+// many calls failed until then.
+func (p pool) staysUp(t *testing.T, client redis.UniversalClient, fill, goStale func(), most int64) (before int64) {
+	t.Helper()
+	if p.shared {
+		fill()
+	}
+	log := new(logbook)
+	s := newStore(t, client, log.option(), redisstore.WithTimeout(staleTimeout))
+	eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
+	fill()
+	for n := range int64(20) { // of every node
+		eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, n) == nil })
+	}
+	var failed, at, key atomic.Int64
+	began, over := time.Now(), make(chan struct{})
+	var wg sync.WaitGroup
+	for range p.callers {
+		wg.Go(func() {
+			for {
+				if err := lockAndUnlock(s, key.Add(1)); err != nil {
+					failed.Add(1)
+					at.Store(int64(time.Since(began)))
+				}
+				select {
+				case <-over:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+	goStale()
+	before = failed.Load()
+	moved := time.Since(began)
+	<-time.After(9 * staleTimeout / 2)
+	close(over)
+	wg.Wait()
+	n, last := failed.Load()-before, time.Duration(at.Load())-moved
+	t.Logf("%d calls failed before, %d after, the last after %v", before, n, last)
+	if n > most || n > 0 && last > 4*staleTimeout {
+		t.Errorf("%d calls failed, the last after %v", n, last)
+	}
+	if strings.Count(log.String(), tripped) > strings.Count(log.String(), "replies again") {
+		t.Errorf("the breaker is open: %s", log.String())
+	}
+	for i := range 20 {
+		must(t, client.Set(ctx(), fmt.Sprint("app", i), 1, 0).Err())
+	}
+	return before
+}
+
+// Connections die while calls are in flight on several of them, some of which were heard a moment
+// before: all of these calls are sent again. The first of them lost its reply while another connection
+// still worked.
+func TestCallsInFlightOnSilentConnections(t *testing.T) {
+	t.Parallel()
+	timeout := testpace.Scale(2 * time.Second)
+	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
+	client := redis.NewClient(&redis.Options{
+		Addr: proxy.Addr(), PoolSize: 20, ContextTimeoutEnabled: true, MaintNotificationsConfig: noNotices,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	s := newStore(t, client, redisstore.WithTimeout(timeout))
+	eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
+	fillPool(t, client, 10)
+	var calls sync.WaitGroup
+	sent := func(n int) {
+		before := proxy.Seen("evalsha")
+		calls.Go(func() {
+			if _, err := newClaim(fmt.Sprint("k", n), "holder").acquire(s); err != nil {
+				t.Error(err)
+			}
+		})
+		eventually(t, 5*time.Second, "it is sent", func() bool { return proxy.Seen("evalsha") > before })
+	}
+	proxy.LoseReplies("evalsha", 1, redistest.Silence)
+	sent(1)
+	must(t, lockAndUnlock(s, 2))
+	proxy.Strand()
+	sent(3)
+	sent(4)
+	calls.Wait()
+}
+
+// dialed are the connections of a client that are open.
+type dialed struct {
+	mu   sync.Mutex
+	open map[net.Conn]bool
+}
+
+func (d *dialed) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		conn = &dialedConn{conn, d}
+		d.open[conn] = true
+	}
+	return conn, err
+}
+
+// conns returns those that are open.
+func (d *dialed) conns() map[net.Conn]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.open)
+}
+
+type dialedConn struct {
+	net.Conn
+	of *dialed
+}
+
+func (c *dialedConn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// New closes the idle connections from before, which nobody watches, also those that the client has
+// opened in advance, and never used.
+func TestNewClosesIdleConnections(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for _, used := range []int{0, 10} {
+		t.Run(fmt.Sprint(used, " used"), func(t *testing.T) {
+			d := &dialed{open: make(map[net.Conn]bool)}
+			client := redis.NewClient(&redis.Options{
+				Addr: server.Addr(), Dialer: d.dial, PoolSize: 20, MinIdleConns: 4, ContextTimeoutEnabled: true,
+				MaintNotificationsConfig: noNotices,
+			})
+			t.Cleanup(func() { _ = client.Close() })
+			if used > 0 {
+				fillPool(t, client, used)
+			}
+			eventually(t, 5*time.Second, "it has connections in advance", func() bool {
+				n := int(client.PoolStats().IdleConns)
+				return n >= used+4 && n == len(d.conns())
+			})
+			before := d.conns()
+			newStore(t, client)
+			left := 0
+			for conn := range d.conns() {
+				if before[conn] {
+					left++
+				}
+			}
+			if left > 0 {
+				t.Errorf("%d of %d connections are open", left, len(before))
+			}
+		})
+	}
+}
+
+// dialer is how a client dials.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// through dials the proxies of some addresses, and others themselves.
+func through(proxies map[string]*redistest.Proxy) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if p := proxies[addr]; p != nil {
+			addr = p.Addr()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
+// behindSentinel returns a client with a large pool.
+func behindSentinel(s *redistest.Sentinel, sentinel string, dial dialer) *redis.Client {
+	return s.Client(func(o *redis.FailoverOptions) {
+		o.PoolSize, o.MinIdleConns, o.Dialer, o.SentinelAddrs = 200, 4, dial, []string{sentinel}
+		o.Protocol = 2 // with which it has no such notices
+	})
+}
+
+// Behind Sentinel few calls fail after a failover that leaves the old master alive, as a replica with
+// its clients' connections open. They are counted from when the sentinel names the new master, and the
+// old one takes no writes. The client closes its connections if the sentinel's push arrives.
+func TestStaleConnectionsBehindSentinel(t *testing.T) {
+	t.Parallel()
+	for _, push := range []bool{true, false} {
+		for _, p := range somePools() {
+			t.Run(fmt.Sprintf("%v, push %v", p, push), func(t *testing.T) {
+				s := redistest.StartSentinel(t)
+				s.SetDownAfter(time.Minute)
+				proxy := redistest.NewProxy(t, s.SentinelAddr())
+				if !push {
+					proxy.Pushes(func(string, func(string)) {})
+				}
+				client := behindSentinel(s, proxy.Addr(), nil)
+				p.staysUp(t, client, func() { fillPool(t, client, p.conns) }, func() {
+					s.Promote()
+					host, port, _ := net.SplitHostPort(s.Replica.Addr())
+					must(t, s.Master.Client().ReplicaOf(ctx(), host, port).Err())
+				}, few)
+			})
+		}
+	}
+}
+
+// A master that hangs is replaced while its connections are silent, and the breaker is open: it closes
+// in time after the sentinel names the new master.
+func TestAMasterBehindSentinelHangs(t *testing.T) {
+	t.Parallel()
+	for _, p := range somePools() {
+		t.Run(p.String(), func(t *testing.T) {
+			s := redistest.StartSentinel(t)
+			s.SetDownAfter(time.Minute)
+			client := behindSentinel(s, s.SentinelAddr(), nil)
+			if before := p.staysUp(t, client, func() { fillPool(t, client, p.conns) }, func() {
+				stopped(t, s.Master)
+				s.SetDownAfter(500 * time.Millisecond)
+				s.AwaitPromotion()
+			}, math.MaxInt64); before == 0 {
+				t.Error("no call failed before: the test does not test what it says")
+			}
+		})
+	}
+}
+
+// Connections to a master behind Sentinel die, and nothing ends them. New ones work.
+func TestSilentConnectionsBehindSentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	s.SetDownAfter(time.Minute)
+	for _, p := range somePools() {
+		t.Run(p.String(), func(t *testing.T) {
+			proxy := redistest.NewProxy(t, s.Master.Addr())
+			client := behindSentinel(s, s.SentinelAddr(), through(map[string]*redistest.Proxy{s.Master.Addr(): proxy}))
+			must(t, client.Ping(ctx()).Err()) // it then has the master's address, and closes other connections
+			p.staysUp(t, client, func() { fillPool(t, client, p.conns) }, proxy.Strand, few)
+		})
+	}
+}
+
+// ofCluster returns a client with large pools, and what fills them.
+func (p pool) ofCluster(t *testing.T, cluster *redistest.Cluster, dial dialer) (client *redis.ClusterClient, fill func()) {
+	t.Helper()
+	client = redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: cluster.Addrs(), PoolSize: 200, MinIdleConns: 4, ContextTimeoutEnabled: true, Dialer: dial,
+		MaintNotificationsConfig: noNotices,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return client, func() {
+		must(t, client.ForEachMaster(ctx(), func(_ context.Context, master *redis.Client) error {
+			fillPool(t, master, p.conns)
+			return nil
+		}))
+	}
+}
+
+// A replica of a Cluster takes over from its master on command, and the master becomes its replica,
+// with its clients' connections open. Calls are counted from when both have said so.
+func TestStaleConnectionsOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	cluster.AddReplicas()
+	for i, p := range somePools() {
+		t.Run(p.String(), func(t *testing.T) {
+			client, fill := p.ofCluster(t, cluster, nil)
+			old, promoted := cluster.Servers[i%3], cluster.Replicas[i%3]
+			if i >= 3 { // back again
+				old, promoted = promoted, old
+			}
+			role := func(server *redistest.Server, role string) bool {
+				return strings.Contains(server.Client().Info(ctx(), "replication").Val(), "role:"+role)
+			}
+			eventually(t, 30*time.Second, "the replica is in step", func() bool {
+				return strings.Contains(promoted.Client().Info(ctx(), "replication").Val(), "master_link_status:up")
+			})
+			p.staysUp(t, client, fill, func() {
+				must(t, promoted.Client().ClusterFailover(ctx()).Err())
+				eventually(t, 30*time.Second, "the replica has taken over", func() bool {
+					return role(promoted, "master") && role(old, "slave")
+				})
+			}, few)
+		})
+	}
+}
+
+// Connections to a master of a Cluster die, and nothing ends them. New ones work.
+func TestSilentConnectionsOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for _, p := range somePools() {
+		t.Run(p.String(), func(t *testing.T) {
+			proxy := redistest.NewProxy(t, cluster.Servers[0].Addr())
+			client, fill := p.ofCluster(t, cluster, through(map[string]*redistest.Proxy{cluster.Servers[0].Addr(): proxy}))
+			p.staysUp(t, client, fill, proxy.Strand, few)
+		})
+	}
+}
