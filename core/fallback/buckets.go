@@ -3,6 +3,8 @@ package fallback
 import (
 	"context"
 	"math"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
@@ -11,7 +13,8 @@ import (
 
 // Buckets returns a store of token buckets that sends to standIn, usually a store in memory, the
 // decisions that primary cannot make: those that fail with an outage ([store.Down]) while their
-// context lasts. A full, overloaded, misconfigured or closed primary is not down.
+// context lasts. A full, overloaded, misconfigured or closed primary is not down. A request without
+// costs, as of Peek, is replied to by the store that made the last decision with costs.
 //
 // In the stand-in a limit has the share of its rate and of its burst that this process may have,
 // but at least a burst of one decision; share is above 0 and at most 1. The buckets of the stand-in
@@ -30,13 +33,14 @@ func Buckets(primary, standIn store.Buckets, share float64) (store.Buckets, erro
 	if err := check("Buckets", primary, standIn, share); err != nil {
 		return nil, err
 	}
-	return &buckets{registerOf(primary), primary, standIn, share}, nil
+	return &buckets{register: registerOf(primary), primary: primary, standIn: standIn, share: share}, nil
 }
 
 type buckets struct {
 	register
 	primary, standIn store.Buckets
 	share            float64
+	away             atomic.Bool // primary did not make the last decision with costs
 }
 
 var (
@@ -46,15 +50,40 @@ var (
 
 // TakeTokens implements store.Buckets.
 func (b *buckets) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
-	reply, err := b.primary.TakeTokens(ctx, r, more...)
-	if !store.Down(err) || ctx.Err() != nil {
-		return reply, err
+	var err error
+	if looks := looks(r, more); !looks || !b.away.Load() {
+		var reply store.TakeReply
+		reply, err = b.primary.TakeTokens(ctx, r, more...)
+		down := store.Down(err) && ctx.Err() == nil
+		if !looks && down != b.away.Load() {
+			b.away.Store(down)
+		}
+		if !down {
+			return reply, err
+		}
 	}
-	all, ours := append([]store.TokenRequest{r}, more...), make([]store.TokenRequest, 1+len(more))
+	return b.takeFromStandIn(ctx, err, append([]store.TokenRequest{r}, more...))
+}
+
+// looks reports whether requests charge nothing. A primary that takes no writes may still reply to them,
+// although the stand-in makes the decisions.
+func looks(r store.TokenRequest, more []store.TokenRequest) bool {
+	costs := func(r store.TokenRequest) bool {
+		return slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost != 0 })
+	}
+	return !costs(r) && !slices.ContainsFunc(more, costs)
+}
+
+// takeFromStandIn makes a decision that primary has not made, because of err.
+func (b *buckets) takeFromStandIn(ctx context.Context, err error, all []store.TokenRequest) (store.TakeReply, error) {
+	ours := make([]store.TokenRequest, len(all))
 	for k := range all {
 		ours[k] = parts(all[k], b.part)
 	}
 	reply, standInErr := b.standIn.TakeTokens(ctx, ours[0], ours[1:]...)
+	if standInErr != nil && err == nil {
+		return reply, standInErr
+	}
 	if standInErr != nil {
 		return reply, none(err, standInErr)
 	}

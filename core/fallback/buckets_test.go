@@ -57,6 +57,43 @@ func allow(t *testing.T, l *tokenbucket.Limiter, n int64) tokenbucket.Decision {
 	return d
 }
 
+// readOnly is a primary that takes no writes, and still replies to what only reads.
+type readOnly struct {
+	store.Buckets
+	down *bool
+}
+
+func (r readOnly) TakeTokens(ctx context.Context, req store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if *r.down && req.Charges[0].Cost != 0 {
+		return store.TakeReply{}, store.Unavailable(store.ReadOnly, "a replica")
+	}
+	return r.Buckets.TakeTokens(ctx, req, more...)
+}
+
+// Peek returns what Allow would, also while primary only serves reads.
+func TestPeekOnAReadOnlyPrimary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		primary, standIn, down := memstore.New(), memstore.New(), false
+		defer func() { _, _ = primary.Close(), standIn.Close() }()
+		l := newLimiter(t, readOnly{primary, &down}, standIn, tokenbucket.PerDay(10).Burst(10), 1)
+		peek := func(want int64, from tokenbucket.Source) {
+			t.Helper()
+			d, err := l.Peek(t.Context(), "k")
+			if err != nil || d.Limits()[0].Remaining != want || d.Source != from {
+				t.Errorf("%+v, %v; want %d of the %v", d, err, want, from)
+			}
+		}
+		allow(t, l, 2)
+		peek(8, tokenbucket.FromStore)
+		down = true
+		allow(t, l, 7)
+		peek(3, tokenbucket.FromStandIn)
+		down = false
+		allow(t, l, 1)
+		peek(7, tokenbucket.FromStore)
+	})
+}
+
 func TestShareOfABurst(t *testing.T) {
 	limited(t, tokenbucket.PerSecond(10).Burst(20), 0.25, func(t *testing.T, primary, _ *storetest.Faulty, l *tokenbucket.Limiter) {
 		if d := allow(t, l, 1); !d.Allowed || d.Limits()[0].Remaining != 19 {

@@ -32,6 +32,8 @@ type urgency = batch.Urgency
 const (
 	// ordinary calls fail at once while the breaker is open.
 	ordinary = batch.Ordinary
+	// reading calls change nothing: they are also made while it is open because the server takes no writes.
+	reading = batch.Reading
 	// finishing calls end something that was begun: they are always tried.
 	finishing = batch.Finishing
 )
@@ -72,8 +74,8 @@ func attempt[T any](ctx context.Context, s *Store, st step, f func(ctx context.C
 		return none, fmt.Errorf("%w: %w", store.ErrUnavailable, context.Cause(ctx))
 	}
 	var admitted breaker.Call
-	if st.urgency == ordinary {
-		if admitted, err = s.breaker.Allow(); err != nil {
+	if st.urgency != finishing {
+		if admitted, err = s.breaker.Allow(st.urgency == reading); err != nil {
 			return none, err
 		}
 	}

@@ -40,13 +40,15 @@ func (d *decision) Work() int { return len(d.ids) }
 
 // decide makes the decisions of a batch: ordinary charges in one kind of statement if they are of
 // decisions about one bucket, and in another one if not; those that are expected to be denied in one
-// that only reads; and the other decisions, and those that could not be made there, in a fourth.
-// Nearly always there is only one of these.
+// that only reads, as those without costs in another one; and the other decisions, and those that could
+// not be made there, in a fifth. Nearly always there is only one of these.
 func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	var single, together []*sums
-	var looks, rest []*decision
+	var peeks, looks, rest []*decision
 	for _, d := range all {
 		switch {
+		case d.reads():
+			peeks = append(peeks, d)
 		case d.expected == denial && d.isOrdinary() && len(d.ids) == 1:
 			looks = append(looks, d)
 		case d.expected != anything || !d.isOrdinary():
@@ -71,21 +73,27 @@ func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	}
 	charge(single, s.chargeEach)
 	charge(together, s.chargeTogether)
+	replied = s.decideRest(ctx, step{operation: opTakeTokens, urgency: reading}, peeks) || replied
+	return s.decideRest(ctx, step{operation: opTakeTokens, writes: true, once: true}, rest) || replied
+}
+
+// decideRest makes decisions in statements for any kind of them.
+func (s *Store) decideRest(ctx context.Context, st step, rest []*decision) (replied bool) {
 	for groups := groupsOf(rest); len(groups) > 0; {
 		n, work := 1, len(groups[0].charges)
 		for n < len(groups) && work+len(groups[n].charges) <= maxCharges {
 			work += len(groups[n].charges)
 			n++
 		}
-		replied = s.decideGroups(ctx, groups[:n]) || replied
+		replied = s.decideGroups(ctx, st, groups[:n]) || replied
 		groups = groups[n:]
 	}
 	return replied
 }
 
 // decideGroups makes decisions that are not ordinary, or were not made, in one statement.
-func (s *Store) decideGroups(ctx context.Context, groups []*group) (replied bool) {
-	reply, err := run(ctx, s, step{operation: opTakeTokens, writes: true, once: true}, s.takeGroups(groups))
+func (s *Store) decideGroups(ctx context.Context, st step, groups []*group) (replied bool) {
+	reply, err := run(ctx, s, st, s.takeGroups(groups))
 	first := 0
 	for i, g := range groups {
 		if err != nil {
@@ -96,6 +104,11 @@ func (s *Store) decideGroups(ctx context.Context, groups []*group) (replied bool
 		first += len(g.charges)
 	}
 	return err == nil
+}
+
+// reads reports whether a decision has no costs, and so changes nothing.
+func (d *decision) reads() bool {
+	return d.times != settles && !slices.ContainsFunc(d.charges, func(c *store.Charge) bool { return c.Cost != 0 })
 }
 
 // isOrdinary reports whether all charges of a decision can be parts of sums. Those that are not may

@@ -59,7 +59,11 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 
 // arrived runs a statement that returns the number of participants of a latch.
 func (s *Store) arrived(ctx context.Context, op operation, text string, args ...any) (int, error) {
-	return run(ctx, s, step{operation: op, writes: op == opLatch}, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+	st := step{operation: op, urgency: reading}
+	if op == opLatch {
+		st.urgency, st.writes = ordinary, true
+	}
+	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
 		err = c.QueryRow(ctx, s.sql(text), args...).Scan(&n)
 		return n, err
 	})

@@ -16,7 +16,7 @@ const listPage = 500
 // InspectLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	id := s.leaseKey(name, key)
-	states, err := run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
+	states, err := run(ctx, s, step{operation: opInspect, urgency: reading}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
 		return s.inspect(ctx, c, []leaseKey{id})
 	})
 	state := store.LeaseState{}
@@ -77,7 +77,7 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 	return func(yield func(store.LeaseState, error) bool) {
 		for after := new(leaseKey); after != nil; {
 			from := *after
-			p, err := run(ctx, s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
+			p, err := run(ctx, s, step{operation: opInspect, urgency: reading}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
 			if err != nil {
 				yield(store.LeaseState{}, err)
 				return

@@ -28,7 +28,7 @@ func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (r
 
 // records runs a statement that begins with recordSQL.
 func (s *Store) records(ctx context.Context, flow, guard, text string, args ...any) ([]store.OperationRecord, error) {
-	return run(ctx, s, step{operation: opInspect, flow: flow}, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
+	return run(ctx, s, step{operation: opInspect, urgency: reading, flow: flow}, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
 		rows, err := c.Query(ctx, s.sql(text), args...)
 		if err != nil {
 			return nil, err
@@ -59,7 +59,7 @@ const pagesListed = 1024
 // index of what is unresolved would make every settlement dearer.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
-		pages, err := run(ctx, s, step{operation: opInspect, flow: guard}, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
+		pages, err := run(ctx, s, step{operation: opInspect, urgency: reading, flow: guard}, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
 			err = c.QueryRow(ctx, s.sql("SELECT pg_relation_size('lk.operations') / current_setting('block_size')::int")).Scan(&pages)
 			return pages, err
 		})

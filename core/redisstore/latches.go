@@ -36,7 +36,7 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
 	_, keys := s.latchKeys(req.Name)
 	n := s.redis.Node(ctx, keys[0])
-	return script.Do(ctx, n, script.Command{Operation: opInspect}, func(ctx context.Context) (int, error) {
+	return script.Do(ctx, n, script.Command{Operation: opInspect, Urgency: script.Reading}, func(ctx context.Context) (int, error) {
 		if err := n.Check(ctx); err != nil {
 			return 0, err
 		}

@@ -268,7 +268,7 @@ func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) 
 // InspectLease implements store.Leases: one script call, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	keys := s.leaseKeys(name, key)
-	st := script.Step{Call: inspectLease.Call(keys[:], store.MaxListed), Operation: opInspect}
+	st := script.Step{Call: inspectLease.Call(keys[:], store.MaxListed), Operation: opInspect, Urgency: script.Reading}
 	state, err := script.Run(ctx, s.redis, st, func(r script.Reply) (store.LeaseState, error) { return readLeaseState(r.Value) })
 	state.Key = key
 	return state, err

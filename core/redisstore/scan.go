@@ -64,7 +64,7 @@ func scan[N any](
 ) iter.Seq2[[]N, error] {
 	return func(yield func([]N, error) bool) {
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
-			p, err := script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect}, func(ctx context.Context) (p page, err error) {
+			p, err := script.Do(ctx, s.redis.Whole(), script.Command{Operation: opInspect, Urgency: script.Reading}, func(ctx context.Context) (p page, err error) {
 				p.keys, p.cursor, err = master.Scan(ctx, cursor, pattern, 100).Result()
 				return p, err
 			})
@@ -91,7 +91,7 @@ func scan[N any](
 // inspectAll returns the replies of scripts that inspect: nil for damaged records.
 func (s *Store) inspectAll(ctx context.Context, calls []script.Call) ([]any, error) {
 	replies := make([]any, len(calls))
-	err := s.redis.RunEach(ctx, opInspect, script.Ordinary, calls, func(i int, reply any, err error) error {
+	err := s.redis.RunEach(ctx, opInspect, script.Reading, calls, func(i int, reply any, err error) error {
 		if script.IsWrongType(err) {
 			return nil
 		}

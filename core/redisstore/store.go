@@ -51,7 +51,7 @@ import (
 // breaker opens if the probe is refused, or has no reply for the timeout. So a node that hangs costs
 // each caller two calls at most, of the timeout each. While the breaker is open, calls fail at once,
 // and the node is probed every 250 ms. Only calls that finish something, such as releases, are still
-// tried. While calls to a Cluster fail, the store refreshes its map once a second, to find a replica
+// tried; and, if the node only takes no writes, those that read, such as Inspect, List and Peek. While calls to a Cluster fail, the store refreshes its map once a second, to find a replica
 // that has taken over.
 //
 // If the probe works, and a pooled connection led to a server that takes no writes, or none of the

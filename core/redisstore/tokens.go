@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,6 +28,25 @@ const settles = 0
 
 // Work implements batch.Request.
 func (d *decision) Work() int { return len(d.keys) }
+
+// urgency returns script.Reading for a decision without costs, which changes nothing.
+func (d *decision) urgency() script.Urgency {
+	for _, charges := range d.charges {
+		if slices.ContainsFunc(charges, func(c store.Charge) bool { return c.Cost != 0 }) {
+			return script.Ordinary
+		}
+	}
+	return script.Reading
+}
+
+// urgencyOf returns the urgency of a call with all of these decisions.
+func urgencyOf(batch []*decision) script.Urgency {
+	u := script.Reading
+	for _, d := range batch {
+		u = min(u, d.urgency())
+	}
+	return u
+}
 
 func decisionsOf(n *script.Node) *batch.Batcher[*decision] {
 	return n.Attached.(*batch.Batcher[*decision])
@@ -70,7 +90,7 @@ func (s *Store) takeTokens(ctx context.Context, times int64, r *store.TokenReque
 	}
 	if len(d.keys) > 0 {
 		n := s.redis.Node(ctx, d.keys[0])
-		if err := decisionsOf(n).Do(ctx, d, script.Ordinary); err != nil {
+		if err := decisionsOf(n).Do(ctx, d, d.urgency()); err != nil {
 			return store.TakeReply{}, err // the client may still read d
 		}
 	} else {

@@ -29,7 +29,7 @@ func (s *Store) newDecisions(n *script.Node) *batch.Batcher[*decision] {
 // sendDecisions makes the decisions of a batch in one call of the script.
 func sendDecisions(ctx context.Context, n *script.Node, batch []*decision) (replied bool) {
 	keys, args := batchArgs(batch)
-	replies, err := script.EvalOnce(ctx, n, opTakeTokens, takeTokens.Call(keys, args...),
+	replies, err := script.EvalOnce(ctx, n, opTakeTokens, urgencyOf(batch), takeTokens.Call(keys, args...),
 		func(reply any) ([]any, error) { return readDecisions(reply, len(batch)) })
 	setReplies(ctx, n, batch, replies, err)
 	return err == nil
@@ -65,15 +65,17 @@ func sendEach(ctx context.Context, n *script.Node, parts [][]*decision) (replied
 	var (
 		calls = make([]script.Call, len(parts))
 		keys  = make([]string, 0, 2*len(parts))
+		u     = script.Reading
 		args  = make([]any, 0, (3+argsOfCharge)*len(parts)) // more than enough for most
 	)
 	for i, part := range parts {
 		firstKey, firstArg := len(keys), len(args)
 		keys, args = appendBatchArgs(keys, args, part)
+		u = min(u, urgencyOf(part))
 		calls[i] = takeTokens.Call(slices.Clip(keys[firstKey:]), slices.Clip(args[firstArg:])...)
 		calls[i].Divisible = len(part) > 1
 	}
-	results, err := script.EvalEachOnce(ctx, n, opTakeTokens, calls)
+	results, err := script.EvalEachOnce(ctx, n, opTakeTokens, u, calls)
 	for i, part := range parts {
 		var replies []any
 		failed := err

@@ -34,7 +34,7 @@ func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) erro
 
 // InspectOperation implements store.Records: one script call, which changes nothing.
 func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
-	st := script.Step{Call: inspectOperation.Call([]string{s.recordKey(&ref)}, "0"), Operation: opInspect}
+	st := script.Step{Call: inspectOperation.Call([]string{s.recordKey(&ref)}, "0"), Operation: opInspect, Urgency: script.Reading}
 	record, err = script.Run(ctx, s.redis, st, func(r script.Reply) (store.OperationRecord, error) {
 		record, ok, err := readRecord(ref, r.Value)
 		found = ok

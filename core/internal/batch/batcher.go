@@ -200,9 +200,11 @@ func (b *Batcher[R]) next(done int) (batch []R, work int) {
 		if q.state != stateQueued {
 			continue
 		}
-		if down != nil && q.urgency == Ordinary {
-			q.end(down)
-			continue
+		if down != nil && q.urgency != Finishing {
+			if why := b.Server.Refuses(q.urgency); why != nil {
+				q.end(why)
+				continue
+			}
 		}
 		if b.silent(now) && now.Sub(q.since) >= b.Silence/2 { // a reply would be too late
 			q.end(b.late(context.DeadlineExceeded, false))

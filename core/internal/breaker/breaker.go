@@ -102,10 +102,27 @@ type Call struct {
 	began   time.Time
 }
 
-// Allow admits a call, or returns the error of calls while the breaker is open.
-func (b *Breaker) Allow() (Call, error) {
-	if b.IsOpen() {
-		return Call{}, b.Err()
+// Refuses returns the error of a call while the breaker is open, or nil. One that only reads is not
+// refused by a server that replies, and only takes no writes.
+func (b *Breaker) Refuses(reads bool) error {
+	if !b.IsOpen() {
+		return nil
+	}
+	down := b.Err()
+	if reads && takesNoWrites(store.CauseOf(down)) {
+		return nil
+	}
+	return down
+}
+
+func takesNoWrites(cause store.Cause) bool {
+	return cause == store.ReadOnly || cause == store.Persistence || cause == store.Replication
+}
+
+// Allow admits a call, or returns why the breaker refuses it.
+func (b *Breaker) Allow(reads bool) (Call, error) {
+	if err := b.Refuses(reads); err != nil {
+		return Call{}, err
 	}
 	return Call{b, time.Now()}, nil
 }

@@ -80,7 +80,7 @@ func (s *server) becomes(answer error) {
 // call makes a call with this result.
 func (s *server) call(t *testing.T, result error) {
 	t.Helper()
-	c, err := s.Allow()
+	c, err := s.Allow(false)
 	if err != nil {
 		t.Fatalf("a call was refused: %v", err)
 	}
@@ -126,7 +126,7 @@ func TestAFailureIsProbed(t *testing.T) {
 		s.becomes(errSilent)
 		s.call(t, errSilent)
 		synctest.Wait()
-		_, err := s.Allow()
+		_, err := s.Allow(false)
 		if !breaker.Refused(err) || store.CauseOf(err) != store.Timeout || !store.Down(err) {
 			t.Errorf("refused with %v", err)
 		}
@@ -155,12 +155,12 @@ func TestADecisiveFailureOpensItAtOnce(t *testing.T) {
 		s := newServer(t)
 		s.becomes(errSilent)
 		s.call(t, errRefused)
-		_, err := s.Allow()
+		_, err := s.Allow(false)
 		if !breaker.Refused(err) || !errors.Is(err, store.ErrMisconfigured) || store.CauseOf(err) != store.Authentication {
 			t.Errorf("refused with %v", err)
 		}
 		time.Sleep(time.Second) // the probe finds another failure
-		if _, err = s.Allow(); !breaker.Refused(err) || errors.Is(err, store.ErrMisconfigured) {
+		if _, err = s.Allow(false); !breaker.Refused(err) || errors.Is(err, store.ErrMisconfigured) {
 			t.Errorf("then refused with %v", err)
 		}
 		if errors.Is(err, errSilent) {

@@ -37,10 +37,10 @@ func (s batchServer) Refuses(u Urgency) error {
 	switch {
 	case s.node.owner.closed.Load():
 		return store.ErrClosed
-	case u == Ordinary && s.node.breaker.IsOpen():
-		return s.node.breaker.Err()
+	case u == Finishing:
+		return nil
 	}
-	return nil
+	return s.node.breaker.Refuses(u == Reading)
 }
 
 func (s batchServer) Late(why error, sent bool) error { return s.node.Explain(why, sent) }

@@ -47,7 +47,7 @@ func TestRefusedPasswordInAPipeline(t *testing.T) {
 			c := newTestClient(t, server)
 			n := c.Whole()
 			n.loaded.Store(true) // otherwise loading finds the password
-			results, _ := EvalEachOnce(t.Context(), n, Operation{Name: "test"}, []Call{script.Call([]string{"a"}), script.Call([]string{"b"})})
+			results, _ := EvalEachOnce(t.Context(), n, Operation{Name: "test"}, Ordinary, []Call{script.Call([]string{"a"}), script.Call([]string{"b"})})
 			for _, r := range results {
 				if refused := store.CauseOf(r.Err) == store.Authentication; refused != (password != "") {
 					t.Errorf("replied %v, %v", r.Reply, r.Err)
@@ -103,7 +103,7 @@ func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 		start("ordinary", Ordinary)
 		start("finishing", Finishing)
 
-		call, err := n.breaker.Allow()
+		call, err := n.breaker.Allow(false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,6 +33,8 @@ type Urgency = batch.Urgency
 const (
 	// Ordinary calls fail at once while the breaker is open.
 	Ordinary = batch.Ordinary
+	// Reading calls change nothing: they are also made while it is open because the server takes no writes.
+	Reading = batch.Reading
 	// Finishing calls end something that was begun: they are always tried.
 	Finishing = batch.Finishing
 )
@@ -66,9 +68,9 @@ func Do[T any](ctx context.Context, n *Node, cmd Command, f func(context.Context
 
 // EvalOnce runs a script that must not run twice on a node: it is repeated only if it has certainly
 // not run. read reads the reply.
-func EvalOnce[T any](ctx context.Context, n *Node, op Operation, call Call, read func(any) (T, error)) (value T, err error) {
+func EvalOnce[T any](ctx context.Context, n *Node, op Operation, u Urgency, call Call, read func(any) (T, error)) (value T, err error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
-	a := attempt{node: n, writes: true}
+	a := attempt{node: n, urgency: u, writes: u != Reading}
 	if err = a.begin(ctx); err == nil {
 		var reply any
 		reply, err = n.eval(a.context, true, call)
@@ -104,8 +106,8 @@ func (a *attempt) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if a.urgency == Ordinary {
-		admitted, err := n.breaker.Allow()
+	if a.urgency != Finishing {
+		admitted, err := n.breaker.Allow(a.urgency == Reading)
 		if err != nil {
 			return err
 		}
@@ -113,6 +115,7 @@ func (a *attempt) begin(ctx context.Context) error {
 	}
 	timeout := n.owner.config.Timeout
 	a.context = n.owner.deadlines.context(ctx, n, timeout, timeout+n.owner.timeFor(a.bytes+a.replyBytes))
+	a.context.reads.Store(a.urgency == Reading)
 	a.context.writes, a.context.large = a.writes, a.bytes >= largeBytes
 	return nil
 }

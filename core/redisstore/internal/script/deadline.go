@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
 // The client gives up at the deadline of a context, so a call runs in its caller's goroutine: a
@@ -43,8 +45,9 @@ type callContext struct {
 	deadline        deadline
 	replyIn         time.Duration
 	began           time.Time
-	large           bool // may take long
-	writes          bool // may write
+	large           bool        // may take long
+	writes          bool        // may write
+	reads           atomic.Bool // it is a call that reads: see Reading
 	done            chan struct{}
 	state           atomic.Int32
 	watching        sync.Mutex
@@ -205,13 +208,15 @@ func (d *deadlines) due() (half []*callContext) {
 	return half
 }
 
-// refuse ends the calls of a node that have sent nothing, since its server is unreachable.
+// refuse ends the calls of a node that have sent nothing, since its server is unreachable, or refuses
+// them. One that only takes no writes does not refuse those that read.
 func (d *deadlines) refuse(n *Node, err error) {
+	writesOnly := redisfault.RefusesWrites(err)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for l := d.first; l != nil; {
 		next := l.next
-		if c := l.of; c.node == n && !c.sent.giveUpUnsent() {
+		if c := l.of; c.node == n && !(writesOnly && c.reads.Load()) && !c.sent.giveUpUnsent() {
 			d.remove(l)
 			c.refuse(err)
 		}

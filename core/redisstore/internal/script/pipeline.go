@@ -23,9 +23,9 @@ type Result struct {
 
 // EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. An error that it
 // returns without results concerns all of them.
-func EvalEachOnce(ctx context.Context, n *Node, op Operation, calls []Call) ([]Result, error) {
+func EvalEachOnce(ctx context.Context, n *Node, op Operation, u Urgency, calls []Call) ([]Result, error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
-	results, err := n.evalTogether(ctx, true, attempt{writes: true}, calls)
+	results, err := n.evalTogether(ctx, true, attempt{urgency: u, writes: u != Reading}, calls)
 	timing.End(ctx, err)
 	n.LogFault(ctx, err)
 	return results, err

@@ -80,8 +80,6 @@ type stepRequest struct {
 // Work implements batch.Request.
 func (r *stepRequest) Work() int { return 1 + r.size/stepBytes }
 
-func (r *stepRequest) isOrdinary() bool { return r.Urgency == Ordinary }
-
 // newSteps returns the batcher of a node's steps. The timeout applies to a sent pipeline. A step is
 // queued for up to three times that while the server is replying, and is not sent after half of it
 // if the server does not reply: in a burst on a working server, a late reply is better than none.
@@ -143,9 +141,7 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 		a.bytes += r.size
 		a.replyBytes += r.ReplySize
 		a.writes = a.writes || !r.Reads
-		if r.isOrdinary() {
-			a.urgency = Ordinary
-		}
+		a.urgency = min(a.urgency, r.Urgency)
 	}
 	results, err := n.evalTogether(ctx, false, a, calls)
 	if results == nil {
@@ -159,15 +155,16 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 	return replied
 }
 
-// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends
-// those steps that finish something.
+// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends the
+// more urgent steps.
 func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
 	for _, r := range batch {
 		r.Finish(err)
 	}
-	if u == Ordinary && breaker.Refused(err) {
-		if finishing := slices.DeleteFunc(slices.Clone(batch), (*stepRequest).isOrdinary); len(finishing) > 0 {
-			return n.sendSteps(ctx, finishing)
+	if breaker.Refused(err) {
+		left := slices.DeleteFunc(slices.Clone(batch), func(r *stepRequest) bool { return r.Urgency <= u })
+		if len(left) > 0 {
+			return n.sendSteps(ctx, left)
 		}
 	}
 	return false

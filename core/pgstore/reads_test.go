@@ -1,0 +1,85 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+)
+
+// readAll makes a call of every kind that only reads, about keys that steps may have changed.
+func readAll(ctx context.Context, s *Store) error {
+	var errs []error
+	add := func(err error) { errs = append(errs, err) }
+	_, err := s.InspectLease(ctx, "locks", "k")
+	add(err)
+	for _, err := range s.ListLeases(ctx, "locks") {
+		add(err)
+	}
+	_, _, err = s.InspectOperation(ctx, store.OperationRef{ID: "op", Guard: "g", Scope: "user"})
+	add(err)
+	for _, err := range s.ListUnresolved(ctx, "g") {
+		add(err)
+	}
+	_, err = s.InspectLatch(ctx, store.LatchRequest{Name: "latch", TTL: time.Minute})
+	add(err)
+	_, err = s.TakeTokens(ctx, store.TokenRequest{Limiter: "api", Key: "k", Charges: []store.Charge{{
+		Bucket: "a", Capacity: time.Minute, Interval: time.Second,
+	}}})
+	add(err)
+	return errors.Join(errs...)
+}
+
+// Reads work on a server that takes no writes, also while the breaker is open for that reason; not while
+// the server cannot be reached. Writes, and the check of a lease, are refused at once.
+func TestReadsOnReadOnlyServers(t *testing.T) {
+	t.Parallel()
+	serves := func(t *testing.T, s *Store) {
+		t.Helper()
+		must(t, readAll(t.Context(), s))
+		eventually(t, "the breaker opens", func() bool { return breaker.Refused(count(t.Context(), s, 1)) })
+		for range 20 {
+			must(t, readAll(t.Context(), s))
+			if err := count(t.Context(), s, 1); !breaker.Refused(err) {
+				t.Errorf("a write: %v", err)
+			}
+			if _, err := s.VerifyLease(t.Context(), store.LeaseRef{Name: "locks", Key: "k"}); !breaker.Refused(err) {
+				t.Errorf("the check of a lease: %v", err)
+			}
+		}
+	}
+	t.Run("a replica", func(t *testing.T) {
+		t.Parallel()
+		primary := postgrestest.Start(t)
+		migrateIn(t, primary.DSN(), LoggedBuckets())
+		administer(t, primary.DSN(), counts)
+		serves(t, openTestStore(t, primary.Replica().DSN()))
+	})
+	t.Run("by default, until it does not reply", func(t *testing.T) {
+		t.Parallel()
+		dsn, proxy, s := behindProxy(t, WithTimeout(hasty))
+		eventually(t, "it works", func() bool { return count(t.Context(), s, 1) == nil })
+		administer(t, dsn, "ALTER DATABASE "+databaseOf(t, dsn)+" SET default_transaction_read_only = on", terminate)
+		eventually(t, "it takes no writes", func() bool { return count(t.Context(), s, 1) != nil })
+		serves(t, s)
+		proxy.BlackHole()
+		eventually(t, "reads are refused", func() bool {
+			_, err := s.InspectLease(t.Context(), "locks", "k")
+			return breaker.Refused(err)
+		})
+		inTime(t, "a refused read", 20*time.Millisecond, func() time.Duration {
+			began := time.Now()
+			_, err := s.InspectLease(t.Context(), "locks", "k")
+			if !breaker.Refused(err) {
+				t.Error(err)
+			}
+			return time.Since(began)
+		})
+		proxy.Mend()
+		eventually(t, "reads work again", func() bool { return readAll(t.Context(), s) == nil })
+	})
+}

@@ -1,0 +1,74 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testpace"
+)
+
+// readAll makes a call of every kind that only reads.
+func readAll(ctx context.Context, s *redisstore.Store) error {
+	var errs []error
+	add := func(err error) { errs = append(errs, err) }
+	_, err := s.InspectLease(ctx, "locks", "k")
+	add(err)
+	for _, err := range s.ListLeases(ctx, "locks") {
+		add(err)
+	}
+	_, _, err = s.InspectOperation(ctx, store.OperationRef{ID: "op", Guard: "g", Scope: "user"})
+	add(err)
+	for _, err := range s.ListUnresolved(ctx, "g") {
+		add(err)
+	}
+	_, err = s.InspectLatch(ctx, store.LatchRequest{Name: "latch", TTL: time.Minute})
+	add(err)
+	_, err = s.TakeTokens(ctx, store.TokenRequest{Limiter: "api", Key: "k", Charges: []store.Charge{{
+		Bucket: "a", Capacity: time.Minute, Interval: time.Second,
+	}}})
+	add(err)
+	return errors.Join(errs...)
+}
+
+// Reads work on a server that takes no writes, also while the breaker is open for that reason; not while
+// the server cannot be reached. Writes, and the check of a lease, are refused at once.
+func TestReadsOnReadOnlyServers(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string][]any{
+		"a replica":        {"replicaof", "127.0.0.1", "1"},
+		"without replicas": {"config", "set", "min-replicas-to-write", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			proxy := redistest.NewProxy(t, server.Addr())
+			s := newStore(t, dial(t, proxy.Addr(), time.Minute), redisstore.WithTimeout(testpace.Scale(500*time.Millisecond)))
+			eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
+			must(t, server.Client().Do(ctx(), refuse...).Err())
+			writeRefused := func() bool { return breaker.Refused(lockAndUnlock(s, 0)) }
+			eventually(t, 5*time.Second, "the breaker opens", writeRefused)
+			for range 20 {
+				must(t, readAll(ctx(), s))
+				if !writeRefused() {
+					t.Error("a write is not refused")
+				}
+				if _, err := s.VerifyLease(ctx(), store.LeaseRef{Name: "locks", Key: "k", ID: "id", TTL: time.Second}); !breaker.Refused(err) {
+					t.Errorf("the check of a lease: %v", err)
+				}
+			}
+			proxy.BlackHole()
+			eventually(t, 10*time.Second, "reads are refused", func() bool {
+				_, err := s.InspectLease(ctx(), "locks", "k")
+				return breaker.Refused(err)
+			})
+			proxy.Mend()
+			eventually(t, 5*time.Second, "reads work again", func() bool { return readAll(ctx(), s) == nil })
+		})
+	}
+}
