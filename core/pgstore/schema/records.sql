@@ -523,22 +523,26 @@ BEGIN
     data = to_data, expires = at + retention, slice = new_slice, changed = greatest(at, o.changed + 1), steps = 0 WHERE id = of_id;
 END $$;
 
--- complete_operation_1 settles an attempt in the caller's transaction. It returns owned; lost, if
--- the attempt does not own the record; or settled, if it has settled it before.
+-- complete_operation_1 settles an attempt in the caller's transaction. It returns owned, also if the
+-- attempt has settled the record earlier in this transaction; lost, if the attempt does not own the
+-- record; or settled, if it has settled it in another one. A setting of the transaction tells the two
+-- apart, and is undone with a savepoint, as the settlement is.
 CREATE OR REPLACE FUNCTION lk.complete_operation_1(of_id text, of_guard text, of_scope text, by text, for_fingerprint text,
   for_number int, to_state text,
   to_status int, to_data bytea, retention bigint, most bigint, for_holder bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   o lk.operations;
+  own text := coalesce(current_setting('lockkeeper.completed', true), '');
 BEGIN
   SELECT * INTO o FROM lk.operations WHERE id = of_id AND owner = by FOR UPDATE;
   IF NOT FOUND OR o.state = 'A' THEN
     RETURN 'lost';
   ELSIF o.state NOT IN ('F', 'R') THEN
-    RETURN 'settled';
+    RETURN CASE WHEN by = ANY (string_to_array(own, ' ')) THEN 'owned' ELSE 'settled' END;
   END IF;
   PERFORM lk.settle_operation_1(of_id, of_guard, of_scope, by, for_fingerprint, for_number, to_state::"char", to_status::smallint, to_data,
     retention, most, for_holder, 16); -- the transaction may last: others count in the parts below
+  PERFORM set_config('lockkeeper.completed', own || ' ' || by, true);
   RETURN 'owned';
 END $$;
 
