@@ -23,8 +23,8 @@ const oldest = 14
 // that would.
 func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c := of.Copy()
-	// Calls have slots. The client keeps a connection that has died in the pool for up to 15 s, while it
-	// cancels the statement: that must leave room for a new one.
+	// Calls have slots. The client keeps a connection that has died in the pool for a while, which must
+	// leave room for a new one: see drain.
 	c.MaxConns, c.MinConns, c.MinIdleConns = 2*int32(s.config.connections), 0, 0 //nolint:gosec // checked
 	before := c.BeforeConnect
 	c.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {

@@ -90,6 +90,19 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
+// drain is how long a connection that pgx has ended may take to be ended by the server, too. pgx waits for
+// 15 s, and until then one that has died keeps its place in the pool.
+const drain = time.Second
+
+func (s *socket) SetDeadline(t time.Time) error {
+	if s.dials != nil && s.dials.ended.Load() {
+		if most := time.Now().Add(drain); t.After(most) {
+			t = most
+		}
+	}
+	return s.Conn.SetDeadline(t)
+}
+
 // SyscallConn implements syscall.Conn, for isQuiet.
 func (s *socket) SyscallConn() (syscall.RawConn, error) {
 	if conn, ok := s.Conn.(syscall.Conn); ok {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -188,6 +189,28 @@ func TestConnectionsThatDied(t *testing.T) {
 	}
 	if failed > 2 || log.has(tripped) {
 		t.Errorf("%d calls failed; the breaker opened: %v", failed, log.has(tripped))
+	}
+	proxy.Mend()
+}
+
+// Connections that died in use, however often that happens, leave the pool to new ones. The client waits
+// for 15 s for the server to end them.
+func TestConnectionsThatDieInUse(t *testing.T) {
+	t.Parallel()
+	_, proxy, s := behindProxy(t, WithTimeout(hasty), WithConnections(4))
+	var row atomic.Int64
+	end := keepCalling(t, 8, func() error { return ignoreOutage(count(t.Context(), s, int(row.Add(1)%8)+1)) })
+	defer end()
+	var took []time.Duration
+	for range 4 {
+		eventually(t, "all connections are in use", func() bool { return s.pool.Stat().AcquiredConns() >= 3 })
+		proxy.Strand()
+		began := time.Now()
+		eventually(t, "calls succeed", func() bool { return count(t.Context(), s, 9) == nil })
+		took = append(took, time.Since(began))
+	}
+	if slowest := slices.Max(took); slowest > 10*time.Second {
+		t.Errorf("calls succeeded after %v", took)
 	}
 	proxy.Mend()
 }

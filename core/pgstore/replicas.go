@@ -58,16 +58,17 @@ func (s *Store) endIfDead(running context.Context, cancel context.CancelFunc) {
 }
 
 // dials are those of one connection of the pool.
-type dials struct{ connected atomic.Bool }
+type dials struct{ connected, ended atomic.Bool }
 
 var errCancelsNothing = errors.New("pgstore: statements are not canceled")
 
 // cancelsNothing makes the settings of a connection refuse to dial once it is connected, as pgx
-// does to send a cancel request.
+// does to send a cancel request, when it ends the connection.
 func cancelsNothing(_ context.Context, c *pgx.ConnConfig) error {
 	dial, d := c.DialFunc, new(dials)
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if d.connected.Load() {
+			d.ended.Store(true)
 			return nil, errCancelsNothing
 		}
 		conn, err := dial(ctx, network, address)
