@@ -47,6 +47,7 @@ func TestTiny(t *testing.T) {
 	for _, store := range []string{"redis", "postgres"} {
 		t.Run(store, func(t *testing.T) {
 			installed(t, store)
+			t.Parallel()
 			dir := t.TempDir()
 			if err := run(context.Background(), []string{"-tiny", "-store", store, "-out", dir}, log{t}); err != nil {
 				t.Error(err)
@@ -61,6 +62,33 @@ func TestTiny(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Faults that last for longer than most, so that a tiny run seldom comes to all of them.
+func TestLongFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("keeps all cores busy")
+	}
+	for store, names := range map[string][]string{
+		"redis":    {"address moves", "silent pools", "hot scope"},
+		"postgres": {"address moves", "silent pools", "hot scope", "slow commits", "silent replica"},
+	} {
+		for _, name := range names {
+			t.Run(store+"/"+name, func(t *testing.T) {
+				installed(t, store)
+				t.Parallel()
+				dir := t.TempDir()
+				args := []string{"-store", store, "-faults", "^" + name + "$", "-duration", "1s", "-workers", "2", "-out", dir}
+				if err := run(context.Background(), args, log{t}); err != nil {
+					t.Error(err)
+				}
+				text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
+				if err != nil || !strings.Contains(string(text), "| "+name+" |") || strings.Contains(string(text), "could not be injected") {
+					t.Errorf("%v; the report is:\n%s", err, text)
+				}
+			})
+		}
 	}
 }
 

@@ -55,17 +55,28 @@ func StartIn(ctx context.Context, env []string, settings ...string) (*Server, er
 	if err != nil {
 		return nil, fmt.Errorf("pgserver: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "lockkeeper-bench-") // commits are to reach a disk
-	if err != nil {
-		return nil, fmt.Errorf("pgserver: %w", err)
-	}
-	s := &Server{bin: bin, dir: dir, env: env}
+	s := &Server{bin: bin, env: env}
 	for _, setting := range append([]string{
 		"listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=400", "shared_buffers=256MB",
 	}, settings...) {
 		s.args = append(s.args, "-c", setting)
 	}
-	if err = s.create(ctx); err == nil {
+	return s.begin(ctx, "initdb", "-D", "data", "-U", Superuser, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+}
+
+// StartReplica starts a replica of a server, with the same settings and variables: a copy that
+// follows it, and answers what reads. The caller has to stop it.
+func (s *Server) StartReplica(ctx context.Context) (*Server, error) {
+	r := &Server{bin: s.bin, env: s.env, args: s.args}
+	return r.begin(ctx, "pg_basebackup", "-d", s.DSN(), "-D", "data", "-R", "-c", "fast", "-N")
+}
+
+// begin makes the directory of the data by a program, and starts the server.
+func (s *Server) begin(ctx context.Context, program string, args ...string) (_ *Server, err error) {
+	if s.dir, err = os.MkdirTemp("", "lockkeeper-bench-"); err != nil { // commits are to reach a disk
+		return nil, fmt.Errorf("pgserver: %w", err)
+	}
+	if err = s.create(ctx, program, args...); err == nil {
 		for range 10 { // another process may take the free port first
 			if s.port, err = redisserver.FreePort(); err != nil {
 				break
@@ -138,15 +149,14 @@ func (s *Server) command(ctx context.Context, program string, args ...string) *e
 }
 
 // create makes the directory of the data.
-func (s *Server) create(ctx context.Context) error {
+func (s *Server) create(ctx context.Context, program string, args ...string) error {
 	if c := credential(); c != nil {
 		if err := os.Chown(s.dir, int(c.Uid), int(c.Gid)); err != nil {
 			return err
 		}
 	}
-	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", Superuser, "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-	if text, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(text))
+	if text, err := s.command(ctx, program, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, bytes.TrimSpace(text))
 	}
 	return nil
 }

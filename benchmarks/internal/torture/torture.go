@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/check"
@@ -156,12 +157,22 @@ func (r *run) torture(ctx context.Context) {
 // inject injects a fault, and looks at what follows.
 func (r *run) inject(ctx context.Context, t *faults.Target, f faults.Fault) {
 	r.notice(ctx)
-	in := report.Injected{Fault: check.Fault{Name: f.Name, From: history.Now(), Lost: f.Lost, Emptied: f.Emptied}}
+	in := report.Injected{Fault: check.Fault{
+		Name: f.Name, From: history.Now(), Lost: f.Lost, Emptied: f.Emptied,
+		Stale: f.Stale, Replies: f.Replies, Timeout: r.site.Timeout(),
+	}}
+	end := func(int64) time.Duration { return 0 }
+	if f.Stale || f.Replies {
+		end = r.watch(ctx)
+	}
 	hit, err := f.Inject(ctx, t)
+	in.Failover, in.Emptied = hit.Failover, in.Emptied || hit.Failover
+	in.From = max(in.From, hit.From)
+	in.Slowest = max(end(in.From), hit.Away)
 	if ctx.Err() != nil {
 		return
 	}
-	in.To, in.Target, in.Hits, in.Step, in.Err = history.Now(), hit.Target, hit.Count, hit.Step, err
+	in.To, in.Target, in.Hits, in.Step, in.Turned, in.Err = history.Now(), hit.Target, hit.Count, hit.Step, hit.Turned, err
 	now := r.names(ctx)
 	in.Lost = in.Lost || now != r.masters && !f.Moves
 	r.masters = now
@@ -171,6 +182,35 @@ func (r *run) inject(ctx context.Context, t *faults.Target, f faults.Fault) {
 	})
 	r.injected = append(r.injected, in)
 	r.print(in)
+}
+
+// watch connects to the server again and again, until end is called, which returns how long that
+// took at most since a time.
+func (r *run) watch(ctx context.Context) (end func(since int64) (slowest time.Duration)) {
+	ctx, cancel := context.WithCancel(ctx)
+	took := make(map[int64]time.Duration)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			began := history.Now()
+			err := r.site.Reply(ctx)
+			took[began] = time.Duration(history.Now() - began)
+			if err != nil && ctx.Err() == nil {
+				took[began] = time.Hour
+			}
+			r.sleep(ctx, 50*time.Millisecond)
+		}
+	})
+	return func(since int64) (slowest time.Duration) {
+		cancel()
+		running.Wait()
+		for began, d := range took {
+			if began >= since {
+				slowest = max(slowest, d)
+			}
+		}
+		return slowest
+	}
 }
 
 // notice looks whether there are other masters than right after the last fault: then that one has
@@ -197,6 +237,9 @@ func (r *run) print(in report.Injected) {
 		in.Name, in.Target, float64(in.To-in.From)/1e9, in.Gap.Length().Seconds(), in.Gap.Place.Subject)
 	if in.Hits > 1 {
 		text += fmt.Sprintf("  %d hit", in.Hits)
+	}
+	if in.Stale || in.Replies {
+		text += fmt.Sprintf("  new connections within %v", in.Slowest.Round(time.Millisecond))
 	}
 	if in.Lost {
 		text += "  (state lost)"

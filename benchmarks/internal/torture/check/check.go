@@ -28,8 +28,22 @@ type Fault struct {
 	// Emptied says that the server may have lost its token buckets between From and To, and nothing
 	// else.
 	Emptied bool
-	Step    time.Duration // of the server's clock
-	Err     error         // it was not injected, or not ended
+	// Failover says the same of its locks and permits.
+	Failover bool
+	// Stale says that from From on all connections from before were of no use, while new ones worked.
+	Stale bool
+	// Replies says that the server went on to reply between From and To.
+	Replies bool
+	// Slowest is how long the server took to reply to a new connection beside a fault that is Stale or
+	// Replies: if that is long, the machine was too busy to tell what the fault has done.
+	Slowest time.Duration
+	// Timeout is that of the store.
+	Timeout time.Duration
+	// Turned is when the callers of a crowd in one process, which had scopes and keys of their own
+	// between From and Turned, came to have the same until To; 0 if there was no crowd.
+	Turned int64
+	Step   time.Duration // of the server's clock
+	Err    error         // it was not injected, or not ended
 }
 
 // Violation is a broken promise.
@@ -51,7 +65,6 @@ type Findings struct {
 // checker is a check of one run.
 type checker struct {
 	faults   []Fault // in their order
-	losses   []Fault // those of them that may have lost state
 	setbacks []setback
 
 	workers int // processes at a time
@@ -61,28 +74,33 @@ type checker struct {
 // Check checks all records of a run with a number of processes.
 func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault, workers int) Findings {
 	c := &checker{workers: workers, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
-	c.losses = slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost })
-	emptied := slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !f.Lost && !f.Emptied })
+	which := func(lose func(Fault) bool) []Fault {
+		return slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !lose(f) })
+	}
+	state, leases := which(func(f Fault) bool { return f.Lost }), which(func(f Fault) bool { return f.Lost || f.Failover })
+	buckets := which(func(f Fault) bool { return f.Lost || f.Emptied })
 	c.setbacks = setbacks(c.faults)
 	by := make(map[string]*workload.Subject)
 	for i, s := range subjects {
 		by[s.Name] = &subjects[i]
 	}
 	for _, place := range history.Places(records) {
-		p := &part{checker: c, losses: c.losses, subject: by[place.Subject], place: place, Record: records[place]}
+		p := &part{checker: c, losses: state, subject: by[place.Subject], place: place, Record: records[place]}
 		switch p.subject.Kind {
 		case workload.Lock:
+			p.losses = leases
 			p.exclusion()
 			p.fences()
 			p.writes()
 			p.order()
 			p.stalls()
 		case workload.Semaphore:
+			p.losses = leases
 			p.exclusion()
 			p.reserves()
 			p.stalls()
 		case workload.Bucket:
-			p.losses = emptied
+			p.losses = buckets
 			p.rates()
 			p.holds()
 		case workload.Once:
@@ -93,6 +111,7 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 			p.results()
 		}
 	}
+	c.answers(records, by)
 	slices.SortFunc(c.Violations, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
 	return c.Findings
 }

@@ -70,7 +70,7 @@ func setbacks(faults []Fault) (all []setback) {
 		shown = max(shown, f.From+offset)
 		offset += int64(f.Step)
 		shown = max(shown, f.From+offset)
-		if f.Lost && f.Step == 0 { // a step ends leases, and keeps fences
+		if (f.Lost || f.Failover) && f.Step == 0 { // a step ends leases, and keeps fences
 			open = append(open, loss{f.To, shown})
 		}
 		open = slices.DeleteFunc(open, func(l loss) bool {

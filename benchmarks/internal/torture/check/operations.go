@@ -16,7 +16,7 @@ func (p *part) effects() {
 	for i, n := range p.Notes {
 		switch n.Step {
 		case history.Effect:
-			if effect != nil && !p.subject.Rerun && !p.lost(min(effect.Call.Called, n.Call.Called), n.At) {
+			if effect != nil && !p.mayRepeat(min(effect.Call.Called, n.Call.Called), n.At) {
 				p.wrong(n.At, "a second effect, of %s after %s", n.Call.Worker, effect.Call.Worker)
 			}
 			effect = &p.Notes[i]
@@ -40,6 +40,11 @@ func (p *part) effects() {
 			p.wrong(c.Returned, "%s was to run it again after %s had completed it", c.Worker, done.Call.Worker)
 		}
 	}
+}
+
+// mayRepeat reports whether an operation may have had two effects between two times.
+func (p *part) mayRepeat(from, to int64) bool {
+	return p.subject.Rerun || p.lost(from, to) || p.subject.Open && !p.replied(from, to)
 }
 
 // results checks that all processes are given the same result, of an attempt that has completed.

@@ -46,6 +46,11 @@ func (p *part) order() {
 	}
 }
 
+// unanswered is near for faults while which the server may not reply.
+func (c *checker) unanswered(from, to int64) bool {
+	return slices.ContainsFunc(c.faults, func(f Fault) bool { return !f.answers() && f.From < to && f.To+int64(calm) > from })
+}
+
 // near reports whether there was a fault, or shortly before.
 func (c *checker) near(from, to int64) bool {
 	return slices.ContainsFunc(c.faults, func(f Fault) bool { return f.From < to && f.To+int64(calm) > from })

@@ -24,6 +24,10 @@ type Fault struct {
 	// Moves says that it makes other servers masters on purpose. After any other fault, new masters
 	// mean that state may have been lost.
 	Moves bool
+	// Stale says that all connections from before the fault are of no use, while new ones work.
+	Stale bool
+	// Replies says that the server goes on to reply in time.
+	Replies bool
 	// stores are those that can have it; none means all with servers.
 	stores []string
 	// Inject injects the fault, ends it even if ctx ends before, and returns what it has hit.
@@ -35,6 +39,13 @@ type Hit struct {
 	Target string
 	Count  int64         // such as delayed replies, where that can be counted
 	Step   time.Duration // of the server's clock
+	// Failover says that another server has taken over, without what the one before has told nobody: it has
+	// lost token buckets, and locks and permits, whose holders the fence tells apart.
+	Failover bool
+	From     int64 // when the fault began, if it had to be prepared
+	Turned   int64 // see check.Fault
+	// Away is how long the server has not replied, before From.
+	Away time.Duration
 }
 
 // Target is what a fault can hit.
@@ -47,7 +58,9 @@ type Target struct {
 }
 
 // All returns all faults, in the order of the report.
-func All() []Fault { return slices.Concat(clients(), networks(), servers(), failovers(), postgres()) }
+func All() []Fault {
+	return slices.Concat(clients(), networks(), servers(), failovers(), postgres(), moves(), crowds())
+}
 
 // onRedis are the stores on Redis.
 var onRedis = []string{"redis", "cluster", "sentinel"}
@@ -71,8 +84,11 @@ func (t *Target) some(least, most time.Duration) time.Duration {
 }
 
 // last waits for a random time between two, or for the end of ctx.
-func (t *Target) last(ctx context.Context, least, most time.Duration) {
-	timer := time.NewTimer(t.some(least, most))
+func (t *Target) last(ctx context.Context, least, most time.Duration) { wait(ctx, t.some(least, most)) }
+
+// wait waits for some time, or for the end of ctx.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

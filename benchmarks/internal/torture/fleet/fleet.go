@@ -33,7 +33,7 @@ type Fleet struct {
 type Worker struct {
 	Name  string
 	cmd   *exec.Cmd
-	stdin io.Closer
+	stdin io.WriteCloser
 	read  chan struct{} // closed when all its events have been added
 }
 
@@ -135,6 +135,9 @@ func (w *Worker) Pause() error { return w.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused worker.
 func (w *Worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Order tells a worker what to do beside its job.
+func (w *Worker) Order(o workload.Order) error { return json.NewEncoder(w.stdin).Encode(o) }
 
 // Stop has all workers finish, and kills those that have not within a time. Its error says which,
 // and what else went wrong with them.

@@ -28,11 +28,28 @@ type Call struct {
 	Until  int64 // its end as last known, unless it was renewed; 0 if that is not known
 	Closed bool  // its holder has released it, or seen its end
 	Died   int64 // when its process was killed before that
+	Ended  int64 // when its holder has seen its end, before its release
 }
 
 // Taken is the Error of a call that was refused, or has waited in vain, because others hold the
 // key.
 const Taken = "taken"
+
+// The Errors of calls that the store has not answered, or refused.
+const (
+	Unavailable   = "unavailable"
+	Unconfirmed   = "unconfirmed"
+	Overloaded    = "overloaded"
+	Misconfigured = "misconfigured"
+)
+
+// Outage reports whether the call's error says that the server is down.
+func (c *Call) Outage() bool { return c.Error == Unavailable || c.Error == Unconfirmed }
+
+// Unanswered reports whether the call's error is about the store.
+func (c *Call) Unanswered() bool {
+	return c.Outage() || c.Error == Overloaded || c.Error == Misconfigured
+}
 
 // Valid reports whether the call had a hold that was valid.
 func (c *Call) Valid() bool { return c.From != 0 }
@@ -150,7 +167,7 @@ func (o *entry) add(e Event) (last bool) {
 		c.To, c.Closed = e.At, true
 		return true
 	case Ended:
-		c.Closed = true
+		c.Closed, c.Ended = true, e.At
 		return true
 	case Failed:
 		if c.Returned == 0 {

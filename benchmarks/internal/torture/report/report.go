@@ -115,7 +115,11 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w.line("re-entered; more tokens in any time than the burst and what has come back, and an overdraft, or what processes may have taken")
 	w.line("in advance; a token of a key that is held; an operation that has its effect twice, that runs again after its completion, or")
 	w.line("that gives two results; in a transaction, an operation with two effects or a result without its effect; a key that is free")
-	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a process that does not end.")
+	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a process that does not end. Where the server")
+	w.line("replies: a call that ends as in an outage, or an operation that runs without its guard for that reason; beside 150 callers of")
+	w.line("one scope, calls that take more than three times as long as beside 150 of as many scopes, or a lease that is lost. After all")
+	w.line("connections became stale while new ones work: more than 5 failed calls of a process, or one after four timeouts of the store.")
+	w.line("These are judged only where a connection beside them was made in time, all along: a busy machine breaks them, too.")
 	w.line("")
 	w.line("Where a fault makes the server lose state, holders from before it may overlap with later ones for one lease, and rates and")
 	w.line("operations begin anew; everything else is checked all the same. Those faults are marked. A crash of PostgreSQL empties")
@@ -169,6 +173,8 @@ func (w *writer) run(r *Run) {
 				lost = " **State lost.**"
 			} else if k.lost > 0 {
 				lost = fmt.Sprintf(" **State lost** %d times, by a failover.", k.lost)
+			} else if k.failovers > 0 {
+				lost = fmt.Sprintf(" **Locks lost** %d times, by a failover.", k.failovers)
 			} else if k.emptied {
 				lost = " **Buckets emptied.**"
 			}
@@ -216,10 +222,11 @@ func (r *Run) during(at int64) (last *Injected) {
 
 // kind is what there was of one kind of fault.
 type kind struct {
-	injected, lost, violations int
-	emptied                    bool
-	hits                       int64
-	gap                        check.Gap
+	injected, lost, failovers, violations int
+
+	emptied bool
+	hits    int64
+	gap     check.Gap
 }
 
 func (r *Run) kind(name string) (k kind) {
@@ -231,6 +238,9 @@ func (r *Run) kind(name string) (k kind) {
 		k.hits += in.Hits
 		if in.Lost {
 			k.lost++
+		}
+		if in.Failover {
+			k.failovers++
 		}
 		k.emptied = k.emptied || in.Emptied
 		if in.Gap.Length() > k.gap.Length() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,24 +24,16 @@ type Postgres struct {
 }
 
 func (s *Site) startPostgres(ctx context.Context, workers int) error {
-	var env []string
-	clock, err := newClock(ctx)
-	if err != nil {
-		s.Missing = append(s.Missing, "steps of the server's clock: "+err.Error())
-	} else {
-		s.Clock, env = clock, clock.env()
-	}
+	s.startClock(ctx)
 	s.Missing = append(s.Missing, "a full disk: it would need a file system of its own")
-	server, err := pgserver.StartIn(ctx, env, "checkpoint_timeout=30s")
+	server, err := pgserver.StartIn(ctx, s.env(), "checkpoint_timeout=30s")
 	if err != nil {
 		return err
 	}
-	admin, err := pgxpool.New(ctx, server.DSN()+"&application_name="+admin)
-	if err != nil {
-		server.Stop()
+	if s.Postgres, err = administer(ctx, server); err != nil {
 		return err
 	}
-	s.Postgres = &Postgres{server, admin}
+	admin := s.Postgres.Admin
 	s.Version = "PostgreSQL " + pgserver.Version(ctx)
 	if _, err := admin.Exec(ctx, "CREATE ROLE "+workload.User+" LOGIN"); err != nil {
 		return err
@@ -64,7 +57,18 @@ func (s *Site) startPostgres(ctx context.Context, workers int) error {
 		}
 		s.proxies = append(s.proxies, []*Proxy{p})
 	}
-	return nil
+	s.watched, err = NewPostgresProxy(server.Addr())
+	return err
+}
+
+// administer returns a server with connections of its superuser. If that fails, it stops the server.
+func administer(ctx context.Context, server *pgserver.Server) (*Postgres, error) {
+	pool, err := pgxpool.New(ctx, server.DSN()+"&application_name="+admin)
+	if err != nil {
+		server.Stop()
+		return nil, err
+	}
+	return &Postgres{server, pool}, nil
 }
 
 // Grant gives the workers' user the rights that they need.
@@ -134,7 +138,18 @@ func (s *Postgres) Terminate(ctx context.Context, percent int) (n int64, err err
 	return tag.RowsAffected(), err
 }
 
-func (s *Postgres) stop() {
+// EndTransactions ends the connections of the workers that are in a transaction, but for statements
+// that end soon.
+func (s *Postgres) EndTransactions(ctx context.Context) error {
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_ = s.until(soon, "SELECT count(*) = 0 FROM pg_stat_activity WHERE state = 'active' AND usename = '"+workload.User+"'")
+	_, err := s.Admin.Exec(ctx, "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE state <> 'idle' AND usename = '"+workload.User+"'")
+	return err
+}
+
+// End stops the server, and ends the connections of its superuser.
+func (s *Postgres) End() {
 	s.Admin.Close()
 	s.Stop()
 }

@@ -29,13 +29,13 @@ type Rules struct {
 // Proxy is the network between one worker and one server. It carries whole commands and replies,
 // and knows pushes from replies.
 type Proxy struct {
-	target   string
 	speaks   protocol
 	listener net.Listener
 	running  sync.WaitGroup
 	hits     atomic.Int64
 
 	mu     sync.Mutex
+	target string
 	rules  Rules
 	closed bool
 	links  map[*link]struct{}
@@ -91,7 +91,26 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Hits returns how many commands, replies, pushes and connections a rule or Cut has changed.
+// MoveTo makes new connections lead to another server. Open ones stay with theirs.
+func (p *Proxy) MoveTo(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+// Strand makes the open connections lead nowhere, and ends none of them: nothing arrives on them any
+// more, either way. New ones work.
+func (p *Proxy) Strand() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		p.hits.Add(1)
+		l.stranded.Store(true)
+	}
+}
+
+// Hits returns how many commands, replies, pushes and connections a rule, Cut or Strand has
+// changed.
 func (p *Proxy) Hits() int64 { return p.hits.Load() }
 
 // Close closes all connections, and returns when the proxy has ended.
@@ -114,6 +133,7 @@ func (p *Proxy) now() (Rules, <-chan struct{}) {
 // link is a connection of the worker, and one to the server.
 type link struct {
 	client, server net.Conn
+	stranded       atomic.Bool
 
 	mu      sync.Mutex
 	pending []fate // of the replies that are due
@@ -147,7 +167,10 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) connect(client net.Conn) {
-	server, err := net.DialTimeout("tcp", p.target, time.Second)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	server, err := net.DialTimeout("tcp", target, time.Second)
 	if err != nil {
 		_ = client.Close()
 		return
@@ -164,11 +187,11 @@ func (p *Proxy) connect(client net.Conn) {
 	p.running.Go(func() { p.speaks.commands(p, l, to) })
 	p.running.Go(func() { p.speaks.replies(p, l, from) })
 	p.running.Go(func() { // what was sent arrives, also if the client has gone
-		deliver(to, l.server)
+		l.deliver(to, l.server)
 		_ = l.server.Close()
 	})
 	p.running.Go(func() {
-		deliver(from, l.client)
+		l.deliver(from, l.client)
 		_ = l.client.Close()
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -183,7 +206,7 @@ type parcel struct {
 	hole <-chan struct{}
 }
 
-func deliver(way <-chan parcel, to net.Conn) {
+func (l *link) deliver(way <-chan parcel, to net.Conn) {
 	var failed error
 	for m := range way { // to the end, so that the other side never blocks
 		if failed != nil {
@@ -195,7 +218,9 @@ func deliver(way <-chan parcel, to net.Conn) {
 		if wait := time.Until(m.due); wait > 0 {
 			<-time.After(wait)
 		}
-		_, failed = to.Write(m.raw)
+		if !l.stranded.Load() {
+			_, failed = to.Write(m.raw)
+		}
 	}
 }
 

@@ -131,6 +131,18 @@ func TestProxy(t *testing.T) {
 	if p.Hits() == before {
 		t.Error("no connection was cut")
 	}
+	want++
+	if n, err := increment(); n != want || err != nil {
+		t.Errorf("by a new connection: %d, %v, want %d", n, err, want)
+	}
+	p.Strand()
+	if n, err := increment(); err == nil {
+		t.Errorf("by a connection that leads nowhere: %d", n)
+	}
+	want++
+	if n, err := increment(); n != want || err != nil {
+		t.Errorf("by a new connection: %d, %v, want %d", n, err, want)
+	}
 }
 
 func deadline(t *testing.T) context.Context {
@@ -243,6 +255,21 @@ func TestPostgresProxy(t *testing.T) {
 	}
 
 	p.Set(Rules{})
+	stranded, other := connect(p.Addr()), connect(server.Addr())
+	p.Strand()
+	p.MoveTo("127.0.0.1:1")
+	if n, err := increment(stranded); err == nil {
+		t.Errorf("by a connection that leads nowhere: %d", n)
+	}
+	if conn, err := pgx.Connect(deadline(t), pgserver.DSN(p.Addr(), pgserver.Superuser)); err == nil {
+		_ = conn.Close(ctx)
+		t.Error("a new connection has not moved")
+	}
+	p.MoveTo(server.Addr())
+	want++
+	if n, err := increment(other); n != want || err != nil {
+		t.Errorf("beside the proxy: %d, %v, want %d", n, err, want)
+	}
 	listening := connect(p.Addr())
 	if _, err := listening.Exec(ctx, "LISTEN c"); err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ type Site struct {
 	Missing  []string // what cannot be tortured here, and why
 	sentinel *redisserver.Server
 	proxies  [][]*Proxy // of each worker, in the order of the servers
+	watched  *Proxy     // where Reply connects to, which no fault of a network hits
 }
 
 // Server is one server, with a client that has all rights, whatever those of the workers are.
@@ -39,6 +40,14 @@ const (
 	// Dead is for how long a server is silent before others take over.
 	Dead = 1500 * time.Millisecond
 )
+
+// Timeout is that of the workers' store, which is the default one.
+func (s *Site) Timeout() time.Duration {
+	if s.Postgres != nil {
+		return time.Second
+	}
+	return 250 * time.Millisecond
+}
 
 // Kinds are the stores for which there is a site.
 func Kinds() []string { return []string{"redis", "cluster", "sentinel", "postgres", "memory"} }
@@ -94,18 +103,28 @@ func Start(ctx context.Context, kind string, workers int) (s *Site, err error) {
 		}
 		s.proxies = append(s.proxies, all)
 	}
-	return s, nil
+	s.watched, err = NewProxy(s.Servers[0].Addr())
+	return s, err
+}
+
+func (s *Site) startClock(ctx context.Context) {
+	var err error
+	if s.Clock, err = newClock(ctx); err != nil {
+		s.Missing = append(s.Missing, "steps of the server's clock: "+err.Error())
+	}
+}
+
+// env are the variables of the site's servers.
+func (s *Site) env() []string {
+	if s.Clock == nil {
+		return nil
+	}
+	return s.Clock.env()
 }
 
 func (s *Site) startSingle(ctx context.Context) error {
-	var env []string
-	clock, err := newClock(ctx)
-	if err != nil {
-		s.Missing = append(s.Missing, "steps of the server's clock: "+err.Error())
-	} else {
-		s.Clock, env = clock, clock.env()
-	}
-	server, err := redisserver.StartIn(ctx, env, durable...)
+	s.startClock(ctx)
+	server, err := redisserver.StartIn(ctx, s.env(), durable...)
 	return s.add(err, server)
 }
 
@@ -142,14 +161,18 @@ func (s *Site) add(err error, servers ...*redisserver.Server) error {
 		return err
 	}
 	for _, server := range servers {
-		s.Servers = append(s.Servers, &Server{server, redis.NewClient(&redis.Options{
-			Addr: server.Addr(), ClientName: admin, ReadTimeout: 2 * time.Second, MaxRetries: 1,
-			OnConnect: func(ctx context.Context, c *redis.Conn) error {
-				return c.AuthACL(ctx, admin, admin).Err()
-			},
-		})})
+		s.Servers = append(s.Servers, newServer(server))
 	}
 	return nil
+}
+
+func newServer(server *redisserver.Server) *Server {
+	return &Server{server, redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ClientName: admin, ReadTimeout: 2 * time.Second, MaxRetries: 1,
+		OnConnect: func(ctx context.Context, c *redis.Conn) error {
+			return c.AuthACL(ctx, admin, admin).Err()
+		},
+	})}
 }
 
 // grant makes the server know its administrator.
@@ -167,6 +190,12 @@ func (s *Server) Start(ctx context.Context) error {
 	return Until(ctx, func() bool { return s.grant(ctx) == nil && s.Admin.Ping(ctx).Err() == nil })
 }
 
+// End stops the server, and ends the connections of its administrator.
+func (s *Server) End() {
+	_ = s.Admin.Close()
+	s.Stop()
+}
+
 // IsMaster reports whether a server is a master: not if it does not reply.
 func (s *Server) IsMaster(ctx context.Context) bool {
 	info, err := s.Admin.InfoMap(ctx, "replication").Result()
@@ -175,7 +204,7 @@ func (s *Server) IsMaster(ctx context.Context) bool {
 
 // Until polls until a condition holds, or ctx ends.
 func Until(ctx context.Context, holds func() bool) error {
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
@@ -237,20 +266,19 @@ func (s *Site) Proxies(worker int) []*Proxy {
 func (s *Site) Stop() {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, p := range slices.Concat(s.proxies...) {
-		running.Go(p.Close)
+	for _, p := range append(slices.Concat(s.proxies...), s.watched) {
+		if p != nil {
+			running.Go(p.Close)
+		}
 	}
 	if s.sentinel != nil {
 		running.Go(s.sentinel.Stop)
 	}
 	if s.Postgres != nil {
-		running.Go(s.Postgres.stop)
+		running.Go(s.Postgres.End)
 	}
 	for _, server := range s.Servers {
-		running.Go(func() {
-			_ = server.Admin.Close()
-			server.Stop()
-		})
+		running.Go(server.End)
 	}
 	if s.Clock != nil {
 		s.Clock.close()

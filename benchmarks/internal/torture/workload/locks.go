@@ -155,7 +155,7 @@ func (a *actor) readWrite() {
 func (a *actor) downgrade(ctx context.Context, lease *lock.Lease) {
 	add := a.called(lease.Key(), 1, 0, false)
 	if err := lease.Downgrade(ctx); err != nil {
-		add(history.Event{Step: history.Failed, Text: class(err)})
+		add(history.Event{Step: history.Failed, Text: a.class(err)})
 		return
 	}
 	h := held{add, lease.Fence().Number}
@@ -184,7 +184,7 @@ func (a *actor) lockAll() {
 	all, err := a.locks.LockAll(ctx, keys)
 	if err != nil {
 		for _, add := range adds {
-			add(history.Event{Step: history.Failed, Text: class(err)})
+			add(history.Event{Step: history.Failed, Text: a.class(err)})
 		}
 		a.pause(100 * time.Millisecond)
 		return

@@ -21,11 +21,16 @@ const Effects = "effects"
 
 var errChanged = errors.New("changed its mind")
 
-// once requests an operation whose effect is a row in a table, in the transaction of its record.
+// once requests an operation whose effect is a row in a table, in the transaction of its record, and
+// requests it again if it has left before the reply.
 func (a *actor) once() {
 	ctx, cancel := a.patience()
 	defer cancel()
-	op := guard.Operation{Key: a.operation()}
+	op := guard.Operation{Key: a.again}
+	if op.Key == "" {
+		op.Key = a.operation()
+	}
+	a.again = ""
 	if a.chance(50) {
 		op.Wait = a.upTo(time.Second)
 	}
@@ -51,6 +56,10 @@ func (a *actor) once() {
 		add(history.Event{Step: history.Replayed, Text: value})
 	default:
 		add(history.Event{Step: history.Completed, Text: value})
+	}
+	if ctx.Err() != nil { // as a client whose request had no answer in time
+		a.again = op.Key
+		return
 	}
 	a.pause(50 * time.Millisecond)
 }

@@ -55,7 +55,7 @@ func (a *actor) attempt(ctx context.Context, attempt *guard.Attempt, h held) {
 		}
 		h.add(e)
 		if err := f(ctx); err != nil {
-			h.add(history.Event{Step: history.Failed, Text: class(err)})
+			h.add(history.Event{Step: history.Failed, Text: a.class(err)})
 		} else if step == history.Completing {
 			h.add(history.Event{Step: history.Completed, Text: text})
 		}

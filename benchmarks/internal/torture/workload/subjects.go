@@ -39,6 +39,7 @@ type Subject struct {
 	Capacity int64         // of a lock [Exclusive]
 	Fair     bool
 	Rerun    bool // of a guard: attempts with an unknown outcome run again
+	Open     bool // of a guard: in an outage operations run without it
 	Limits   []Limit
 	Block    int64  // tokens that each process may have taken in advance
 	Only     string // the only kind of store that has it; empty if all have
@@ -48,6 +49,9 @@ type Subject struct {
 	run   func(*actor)
 	lock  []lock.Option
 }
+
+// Renewed reports whether the subject's leases are renewed.
+func (s *Subject) Renewed() bool { return s.TTL == ttl }
 
 // Limit is a limit of a subject's buckets.
 type Limit struct {
@@ -89,6 +93,7 @@ func Subjects() []Subject {
 		with("rwlock", "`RLock`, `Lock`, `Downgrade`", 5, func(s *Subject) { s.run = (*actor).readWrite }),
 		with("lockall", "`LockAll` of two of three keys", 2, func(s *Subject) { s.run, s.Keys = (*actor).lockAll, 3 }),
 		with("lockdelay", "`WithLockDelay`", 2, func(s *Subject) { s.Delay, s.lock = delay, []lock.Option{lock.WithLockDelay(delay)} }),
+		with(SteadyName, "of keys that no other process wants, one after the other", 2, func(s *Subject) { s.run = (*actor).steady }),
 		with("brief", "`WithoutRenewal`", 2, func(s *Subject) { s.TTL, s.lock = brief, []lock.Option{lock.WithoutRenewal()} }),
 		{
 			Name: "semaphore", Kind: Semaphore, About: "5 permits, requests of 1 to 3", Keys: 1,
@@ -119,11 +124,18 @@ func Subjects() []Subject {
 			Capacity: Exclusive, TTL: ttl, crowd: 2, long: 100, run: (*actor).operations,
 		},
 		{
+			Name: "unprotected", Kind: Guard, About: "8 callers at once in each process, which run without it in an outage", Open: true,
+			Capacity: Exclusive, TTL: ttl, crowd: 8, run: (*actor).unprotected,
+		},
+		{
 			Name: OnceName, Kind: Once, About: "`pgstore.Do`: an operation and its effect in one transaction", Only: "postgres",
 			Capacity: Exclusive, TTL: ttl, crowd: 3, run: (*actor).once,
 		},
 	}
 }
+
+// SteadyName is the name of the subject that fails only if the store does, and takes as long as that.
+const SteadyName = "steady"
 
 // OnceName is the name of the subject whose effects are in a table.
 const OnceName = "once"

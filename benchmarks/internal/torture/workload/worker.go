@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,8 +28,8 @@ import (
 // Variable marks a process as a worker.
 const Variable = "LOCKKEEPER_TORTURE_WORKER"
 
-// Job is what a worker is told, as one line of JSON on its standard input. It works until that is
-// closed, and writes its history to its standard output.
+// Job is what a worker is told, as the first line of JSON on its standard input. It works until that is
+// closed, and writes its history to its standard output. Later lines are Orders.
 type Job struct {
 	Name  string
 	Seed  uint64
@@ -52,13 +51,9 @@ func Main() {
 }
 
 func serve(in io.Reader, out io.Writer) error {
-	orders := bufio.NewReader(in)
-	line, err := orders.ReadBytes('\n')
-	if err != nil {
-		return err
-	}
+	orders := json.NewDecoder(in)
 	var job Job
-	if err := json.Unmarshal(line, &job); err != nil {
+	if err := orders.Decode(&job); err != nil {
 		return err
 	}
 	Quiet()
@@ -69,11 +64,17 @@ func serve(in io.Reader, out io.Writer) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	w := &worker{job: job, store: st, history: history.NewWriter(out), orders: make(chan Order)}
 	go func() { // the other end is closed to end this process, also if it has died
-		_, _ = io.Copy(io.Discard, orders)
-		cancel()
+		defer cancel()
+		for {
+			var o Order
+			if orders.Decode(&o) != nil {
+				return
+			}
+			w.orders <- o
+		}
 	}()
-	w := &worker{job: job, store: st, history: history.NewWriter(out)}
 	if err := w.work(ctx); err != nil {
 		return err
 	}
@@ -98,6 +99,7 @@ type worker struct {
 	job     Job
 	store   store.Store
 	history *history.Writer
+	orders  chan Order
 }
 
 // work runs the goroutines of all subjects until ctx ends.
@@ -113,7 +115,7 @@ func (w *worker) work(ctx context.Context) error {
 		}
 		for i := range s.crowd {
 			a := &actor{
-				worker: w, Subject: s, mechanism: m, ctx: ctx,
+				worker: w, Subject: s, mechanism: m, ctx: ctx, number: i,
 				rand: rand.New(rand.NewPCG(w.job.Seed, uint64(len(s.Name)*100+i))), //nolint:gosec // no secret
 			}
 			running.Go(func() {
@@ -124,8 +126,7 @@ func (w *worker) work(ctx context.Context) error {
 			})
 		}
 	}
-	<-ctx.Done()
-	return nil
+	return w.obey(ctx)
 }
 
 // mechanism is what a subject calls: one of them.
@@ -177,8 +178,11 @@ type actor struct {
 	*worker
 	Subject
 	mechanism
-	ctx  context.Context // ends with the run
-	rand *rand.Rand
+	ctx    context.Context // ends with the run
+	call   context.Context // of the last call
+	rand   *rand.Rand
+	again  string // the key of an operation to be requested again
+	number int    // among those of the subject in this worker
 }
 
 // chance reports true n times in a hundred.
@@ -205,7 +209,15 @@ func (a *actor) patience() (context.Context, context.CancelFunc) {
 	if a.chance(20) {
 		d = time.Millisecond + a.upTo(400*time.Millisecond)
 	}
-	return context.WithTimeout(a.ctx, d)
+	ctx, cancel := context.WithTimeout(a.ctx, d)
+	a.call = ctx
+	return ctx, cancel
+}
+
+// alone returns the context of a call that waits for as long as it takes.
+func (a *actor) alone() context.Context {
+	a.call = a.ctx
+	return a.ctx
 }
 
 // key returns one of the keys of the subject. A store in memory is its process's own, and so are
@@ -230,25 +242,29 @@ func (a *actor) called(key string, weight, reserve int64, waits bool) func(histo
 
 // failed adds the end of a call without a hold, and waits a little where it would only fail again.
 func (a *actor) failed(add func(history.Event), err error) {
-	add(history.Event{Step: history.Failed, Text: class(err)})
+	add(history.Event{Step: history.Failed, Text: a.class(err)})
 	if errors.Is(err, store.ErrUnavailable) {
 		a.pause(100 * time.Millisecond)
 	}
 }
 
-// class is what an error means.
-func class(err error) string {
+// class is what the error of a call means.
+func (a *actor) class(err error) string {
 	switch {
 	case errors.Is(err, store.ErrClosed):
 		return "closed"
 	case errors.Is(err, store.ErrFull):
 		return "full"
 	case errors.Is(err, store.ErrMisconfigured):
-		return "misconfigured"
+		return history.Misconfigured
+	case errors.Is(err, store.ErrUnavailable) && !store.Down(err):
+		return history.Overloaded
+	case errors.Is(err, store.ErrUnavailable) && a.call.Err() != nil:
+		return "left by its caller"
 	case errors.Is(err, store.ErrUnconfirmed):
-		return "unconfirmed"
+		return history.Unconfirmed
 	case errors.Is(err, store.ErrUnavailable):
-		return "unavailable"
+		return history.Unavailable
 	case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, semaphore.ErrNotAcquired), errors.Is(err, guard.ErrInFlight):
 		return history.Taken
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
