@@ -109,7 +109,7 @@ func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = 
 
 // WithConnections sets the largest number of connections in use in the store's pool: 8 by default, 1
 // to 1,000. The connection on which the store listens is one more, as is a probe; and those that have
-// died may remain for up to 15 s, beside new ones.
+// died may remain for a second, beside new ones.
 //
 // A quarter of them is for renewals, releases and pushes alone, at most half is in use for records,
 // and at most a quarter for the records of one scope: so no kind of call, and no scope, keeps others

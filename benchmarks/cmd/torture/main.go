@@ -49,6 +49,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		o      = torture.Options{Longest: 5 * time.Second, Rest: 3 * time.Second, Out: log}
 	)
 	flags.DurationVar(&o.Duration, "duration", 3*time.Minute, "for how `long`, on each store")
+	flags.BoolVar(&o.Once, "once", false, "inject each fault once, however long that takes")
 	flags.IntVar(&o.Workers, "workers", 4, "the number of processes")
 	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().UnixNano()), "of the choice of faults") //nolint:gosec // not negative
 	if err := flags.Parse(args); err != nil {

@@ -42,8 +42,9 @@ func (l log) Write(text []byte) (int, error) {
 
 func TestTiny(t *testing.T) {
 	if testing.Short() {
-		t.Skip("keeps all cores busy for a minute")
+		t.Skip("keeps all cores busy for half a minute")
 	}
+	t.Parallel()
 	for _, store := range []string{"redis", "postgres"} {
 		t.Run(store, func(t *testing.T) {
 			installed(t, store)
@@ -66,29 +67,35 @@ func TestTiny(t *testing.T) {
 }
 
 // Faults that last for longer than most, so that a tiny run seldom comes to all of them.
-func TestLongFaults(t *testing.T) {
+func TestTinyOfLongFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("keeps all cores busy")
+		t.Skip("keeps all cores busy for half a minute")
 	}
-	for store, names := range map[string][]string{
-		"redis":    {"address moves", "silent pools", "hot scope"},
-		"postgres": {"address moves", "silent pools", "hot scope", "slow commits", "silent replica"},
+	t.Parallel()
+	for store, names := range map[string]string{
+		"redis":    "address moves|silent pools|hot scope",
+		"postgres": "address moves|silent pools|hot scope|slow commits|silent replica",
 	} {
-		for _, name := range names {
-			t.Run(store+"/"+name, func(t *testing.T) {
-				installed(t, store)
-				t.Parallel()
-				dir := t.TempDir()
-				args := []string{"-store", store, "-faults", "^" + name + "$", "-duration", "1s", "-workers", "2", "-out", dir}
-				if err := run(context.Background(), args, log{t}); err != nil {
-					t.Error(err)
+		t.Run(store, func(t *testing.T) {
+			installed(t, store)
+			t.Parallel()
+			dir := t.TempDir()
+			if err := run(context.Background(), []string{"-tiny", "-once", "-store", store, "-faults", "^(" + names + ")$", "-out", dir}, log{t}); err != nil {
+				t.Error(err)
+			}
+			text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name := range strings.SplitSeq(names, "|") {
+				if !strings.Contains(string(text), "| "+name+" |") {
+					t.Errorf("the report has no %s", name)
 				}
-				text, err := os.ReadFile(filepath.Join(dir, "TORTURE.md"))
-				if err != nil || !strings.Contains(string(text), "| "+name+" |") || strings.Contains(string(text), "could not be injected") {
-					t.Errorf("%v; the report is:\n%s", err, text)
-				}
-			})
-		}
+			}
+			if strings.Contains(string(text), "could not be injected") {
+				t.Errorf("a fault was not injected: %s", text)
+			}
+		})
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Store    string
 	Duration time.Duration // of the time in which faults are injected
+	Once     bool          // each fault is injected once instead, however long that takes
 	Workers  int
 	Seed     uint64
 	Faults   *regexp.Regexp // names of those to inject; nil for all
@@ -146,10 +147,13 @@ func (r *run) torture(ctx context.Context) {
 	r.masters = r.names(ctx)
 	for end := time.Now().Add(r.Duration); ; {
 		for _, i := range r.rand.Perm(len(r.all)) {
-			if ctx.Err() != nil || time.Now().After(end) {
+			if ctx.Err() != nil || time.Now().After(end) && !r.Once {
 				return
 			}
 			r.inject(ctx, target, r.all[i])
+		}
+		if r.Once {
+			return
 		}
 	}
 }

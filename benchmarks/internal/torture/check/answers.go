@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// mostFailed is how many steady calls of a process may fail when its connections are stale.
-	mostFailed = 5
+	// mostFailed is how many steady calls of a process may fail when its connections are stale: three of
+	// each caller, of which there are two.
+	mostFailed = 6
 	// recovery is for how many timeouts of the store they may.
 	recovery = 4
 	// slower is how many times as long steady calls may take beside a crowd in one scope as beside one

@@ -47,20 +47,20 @@ func TestAnswers(t *testing.T) {
 	}{
 		"calls that fail for a timeout after connections were stale": {func(p *planted) {
 			p.fault(0, 1500, stale)
-			for i := range 5 {
+			for i := range 6 {
 				p.fails("a", workload.SteadyName, 10, 400+i, history.Overloaded)
 			}
 			p.steady("a", 500, 700, 1)
 		}, ""},
 		"too many calls that fail": {func(p *planted) {
 			p.fault(0, 1500, stale)
-			for i := range 6 {
+			for i := range 7 {
 				p.fails("a", workload.SteadyName, 10, 400+i, history.Unconfirmed)
 			}
-		}, "6 calls of a failed"},
+		}, "7 calls of a failed"},
 		"as many in two processes": {func(p *planted) {
 			p.fault(0, 1500, stale)
-			for i := range 6 {
+			for i := range 7 {
 				p.fails([]string{"a", "b"}[i%2], workload.SteadyName, 10, 400+i, history.Misconfigured)
 			}
 		}, ""},
@@ -72,10 +72,10 @@ func TestAnswers(t *testing.T) {
 		}, ""},
 		"calls that a breaker refuses later": {func(p *planted) {
 			p.fault(0, 1500, stale)
-			for i := range 6 {
+			for i := range 7 {
 				p.fails("a", workload.SteadyName, 400+i, 401+i, history.Unavailable)
 			}
-		}, "6 calls of a failed"},
+		}, "7 calls of a failed"},
 		"a call that fails too late": {func(p *planted) {
 			p.fault(0, 1500, stale)
 			p.fails("a", workload.SteadyName, 800, 1010, history.Overloaded)

@@ -104,6 +104,6 @@ func (t *Target) worker() (*fleet.Worker, int) {
 
 // mending returns a context for ending a fault, with a timeout of its own.
 func mending(ctx context.Context) (context.Context, context.CancelFunc) {
-	const patience = 20 * time.Second
+	const patience = time.Minute // to make a replica, beside a fleet
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), patience, fmt.Errorf("not within %v", patience))
 }

@@ -118,7 +118,7 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a process that does not end. Where the server")
 	w.line("replies: a call that ends as in an outage, or an operation that runs without its guard for that reason; beside 150 callers of")
 	w.line("one scope, calls that take more than three times as long as beside 150 of as many scopes, or a lease that is lost. After all")
-	w.line("connections became stale while new ones work: more than 5 failed calls of a process, or one after four timeouts of the store.")
+	w.line("connections became stale while new ones work: more than 6 failed calls of a process, or one after four timeouts of the store.")
 	w.line("These are judged only where a connection beside them was made in time, all along: a busy machine breaks them, too.")
 	w.line("")
 	w.line("Where a fault makes the server lose state, holders from before it may overlap with later ones for one lease, and rates and")

@@ -26,6 +26,11 @@ var errChanged = errors.New("changed its mind")
 func (a *actor) once() {
 	ctx, cancel := a.patience()
 	defer cancel()
+	if a.chance(40) { // more of them leave before the commit
+		ctx, cancel = context.WithTimeout(ctx, a.upTo(300*time.Millisecond))
+		defer cancel()
+		a.call = ctx
+	}
 	op := guard.Operation{Key: a.again}
 	if op.Key == "" {
 		op.Key = a.operation()

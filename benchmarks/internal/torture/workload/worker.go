@@ -64,7 +64,7 @@ func serve(in io.Reader, out io.Writer) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := &worker{job: job, store: st, history: history.NewWriter(out), orders: make(chan Order)}
+	w := &worker{job: job, store: st, history: history.NewWriter(out), orders: make(chan Order), ended: ctx}
 	go func() { // the other end is closed to end this process, also if it has died
 		defer cancel()
 		for {
@@ -100,6 +100,7 @@ type worker struct {
 	store   store.Store
 	history *history.Writer
 	orders  chan Order
+	ended   context.Context // ends with the worker
 }
 
 // work runs the goroutines of all subjects until ctx ends.
@@ -166,7 +167,14 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 		}
 		m.guard, err = guard.New(w.store, s.Name, options...)
 	case Once:
-		if m.guard, err = guard.New(w.store, s.Name); err == nil {
+		// A store of its own: that of the others is full when commits do not end.
+		var own store.Store
+		var stop func()
+		if own, stop, err = open(w.job); err != nil {
+			return m, err
+		}
+		context.AfterFunc(w.ended, stop)
+		if m.guard, err = guard.New(own, s.Name); err == nil {
 			m.pool, err = pgxpool.New(context.Background(), pgserver.DSN(w.job.Store.Addrs[0], User)) // for the life of the process
 		}
 	}
