@@ -17,6 +17,7 @@ var leaseQueueTests = []leaseTest{
 	{"a request can be withdrawn after its grant", leaseCase.withdrawnLate},
 	{"the end of a wait keeps the place", leaseCase.endedWaitKeepsPlace},
 	{"the end of a wait delays no other", leaseCase.endedWaitDelaysNoOther},
+	{"a wait that begins after the withdrawal ends", leaseCase.waitsAfterItsWithdrawal},
 	{"places are numbers in the order of the queue", leaseCase.places},
 	{"a request is queued anew at its number", leaseCase.queuedAnew},
 	{"a grant after a wait lasts for its TTL", leaseCase.grantLasts},
@@ -163,6 +164,18 @@ func (l leaseCase) endedWaitKeepsPlace() {
 	l.waiting(l.capacity, second)
 	l.release(first.req)
 	second.granted()
+}
+
+// A wait may begin after the release of its request: it does not queue the request anew.
+func (l leaseCase) waitsAfterItsWithdrawal() {
+	holder, req := l.whole(), l.whole()
+	l.granted(holder)
+	req.Place = l.queued(req).Place
+	l.withdraw(req)
+	l.await(req).fails(store.ErrWithdrawn)
+	l.state(l.capacity, 0)
+	l.release(holder)
+	l.state(0, 0)
 }
 
 func (l leaseCase) endedWaitDelaysNoOther() {

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/expiry"
 )
 
 // Record is what a store knows the queue of a key by. Name returns its name in pushes.
@@ -62,12 +63,14 @@ type Process[R Record] struct {
 	lost      hooks.Listeners
 	spare     sync.Pool // of *waiter that no call has awaited
 
-	mu       sync.Mutex
-	byID     map[string]*waiter[R]
-	keys     map[string]*Key[R] // by the record's name
-	held     map[string]int64   // by ID: the fence of a hold that a push may announce
-	late     lateRequests
-	inFlight int // calls that may create a request
+	mu   sync.Mutex
+	byID map[string]*waiter[R]
+	keys map[string]*Key[R] // by the record's name
+	held map[string]int64   // by ID: the fence of a hold that a push may announce
+	late lateRequests
+	// withdrawn are the IDs of requests that were released before a call awaited them.
+	withdrawn expiry.Table[string, struct{}]
+	inFlight  int // calls that may create a request
 	// Of the heartbeats.
 	beating     bool // a goroutine sends them
 	due         heap.Heap[*Key[R]]
@@ -80,7 +83,7 @@ type Process[R Record] struct {
 func New[R Record](s Store[R]) *Process[R] {
 	return &Process[R]{
 		store: s, byID: make(map[string]*waiter[R]), keys: make(map[string]*Key[R]), held: make(map[string]int64),
-		late: newLateRequests(), began: time.Now(), changed: make(chan struct{}, 1),
+		late: newLateRequests(), withdrawn: expiry.NewTable[string, struct{}](maxLate, nil), began: time.Now(), changed: make(chan struct{}, 1),
 	}
 }
 
@@ -119,6 +122,9 @@ func (p *Process[R]) Await(ctx context.Context, req store.LeaseRequest, record R
 	over := p.store.Hooks.Over()
 	p.listen()
 	w := p.await(&req, record)
+	if w == nil {
+		return store.Grant{}, store.ErrWithdrawn
+	}
 	defer p.leave(w)
 	if p.startBeating() {
 		p.store.Start(p.sendBeats)

@@ -124,11 +124,14 @@ func (p *Process[R]) remove(w *waiter[R]) {
 	}
 }
 
-// await registers a call that awaits a request.
+// await registers a call that awaits a request. It returns nil if the request was withdrawn.
 func (p *Process[R]) await(req *store.LeaseRequest, record R) *waiter[R] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.byID[req.ID]
+	if w == nil && p.withdrawn.Len() > 0 && p.withdrawn.Get(req.ID, p.clock()) != nil {
+		return nil
+	}
 	if w == nil {
 		w = &waiter[R]{id: req.ID, place: req.Place, ask: true}
 		p.byID[req.ID] = w
@@ -214,10 +217,17 @@ func (p *Process[R]) Released(id string) {
 	p.late.remove(id)
 	delete(p.held, id)
 	if w := p.byID[id]; w != nil {
+		if now := p.clock(); w.woken == nil && w.key != nil && p.withdrawn.Room(1, now) {
+			p.withdrawn.Remove(id)
+			p.withdrawn.Add(id, struct{}{}, now+int64(LateFor), now) // a call may be about to await it
+		}
 		w.end(store.ErrWithdrawn)
 		p.remove(w)
 	}
 }
+
+// clock returns the time since the process was created.
+func (p *Process[R]) clock() int64 { return int64(time.Since(p.began)) }
 
 // Late records that a request may still be on its way to the server after its call has ended.
 func (p *Process[R]) Late(id string) {
