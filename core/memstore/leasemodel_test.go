@@ -19,6 +19,7 @@ import (
 type modelLease struct {
 	req     store.LeaseRequest
 	awaited bool
+	ever    bool // a call has awaited it
 	untaken bool
 	fence   int64 // as the store told; zero if it has not
 	until   time.Time
@@ -28,6 +29,7 @@ type modelLease struct {
 // leaseModel is a key that is simple and slow: it applies the rule of store.Leases word by word.
 type leaseModel struct {
 	queue, holds []*modelLease
+	withdrawn    map[string]time.Time // until when: requests that no call had awaited
 }
 
 func (m *leaseModel) inUse() (n int) {
@@ -153,6 +155,12 @@ func (m *leaseModel) release(ref store.LeaseRef) store.ReleaseOutcome {
 	m.advance()
 	hold, waiter := m.find(m.holds, ref.ID), m.find(m.queue, ref.ID)
 	m.holds, m.queue = without(m.holds, hold), without(m.queue, waiter)
+	if waiter != nil && !waiter.ever {
+		if m.withdrawn == nil {
+			m.withdrawn = make(map[string]time.Time)
+		}
+		m.withdrawn[ref.ID] = time.Now().Add(time.Minute)
+	}
 	m.advance()
 	switch {
 	case hold != nil && (ref.Fence == 0 || ref.Fence == hold.fence):
@@ -356,11 +364,18 @@ func (run *leaseRun) await(req store.LeaseRequest) {
 	if run.waits[req.ID] != nil {
 		return
 	}
-	known := req
-	known.Queue, known.MaxWaiting = true, 0
-	reply := run.m.acquire(known, true)
+	run.m.advance()
+	var reply store.LeaseReply
+	known := run.m.find(run.m.queue, req.ID) != nil || run.m.find(run.m.holds, req.ID) != nil
+	if !known && time.Now().Before(run.m.withdrawn[req.ID]) {
+		reply.Outcome = store.Taken
+	} else {
+		asked := req
+		asked.Queue, asked.MaxWaiting = true, 0
+		reply = run.m.acquire(asked, true)
+	}
 	if r := run.m.find(run.m.queue, req.ID); r != nil {
-		r.awaited = true
+		r.awaited, r.ever = true, true
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &leaseWait{cancel: cancel, done: make(chan struct{})}

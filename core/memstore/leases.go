@@ -31,6 +31,8 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 	req.Queue, req.MaxWaiting = true, 0
 	if r := l.find(req.ID); r != nil {
 		req.Capacity = r.req.Capacity
+	} else if l.shard.isWithdrawn(req.ID, now) {
+		return store.Grant{}, store.ErrWithdrawn
 	}
 	reply, r, err := l.acquire(req, now)
 	switch {
@@ -92,6 +94,9 @@ func (s *Store) releaseLease(ref store.LeaseRef) store.ReleaseOutcome {
 	}
 	if r == nil {
 		return store.NotHeld
+	}
+	if r.stage == queued && !r.awaited {
+		l.shard.recordWithdrawal(ref.ID, now)
 	}
 	held := r.stage == holding && (ref.Fence == 0 || ref.Fence == r.fence)
 	l.release(r, now)

@@ -3,6 +3,7 @@ package memstore
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/expiry"
@@ -29,7 +30,10 @@ func (a *leaseShards) init(s *Store, limit int) {
 	a.limit = int64(limit)
 	a.shards = make([]leaseShard, min(max(limit/4096, 1), 64))
 	for i := range a.shards {
-		a.shards[i] = leaseShard{store: s, keys: make(map[leaseKey]*leaseState), requests: make(map[leaseID]*lease)}
+		a.shards[i] = leaseShard{
+			store: s, keys: make(map[leaseKey]*leaseState), requests: make(map[leaseID]*lease),
+			withdrawn: expiry.NewTable[string, struct{}](maxWithdrawn, nil),
+		}
 	}
 }
 
@@ -41,6 +45,25 @@ type leaseShard struct {
 	order     []*leaseState            // the same, for sweeps
 	sweepNext int                      // where the next sweep begins
 	requests  map[leaseID]*lease
+	withdrawn expiry.Table[string, struct{}] // IDs of requests that were released before a call awaited them
+}
+
+const (
+	// maxWithdrawn bounds those of a shard, and withdrawnFor is how long they are kept.
+	maxWithdrawn = 1024
+	withdrawnFor = time.Minute
+)
+
+// isWithdrawn reports whether a request was released before a call awaited it.
+func (s *leaseShard) isWithdrawn(id string, now int64) bool {
+	return s.withdrawn.Len() > 0 && s.withdrawn.Get(id, now) != nil
+}
+
+// recordWithdrawal records the release of a request for a call that is about to await it.
+func (s *leaseShard) recordWithdrawal(id string, now int64) {
+	if !s.isWithdrawn(id, now) && s.withdrawn.Room(1, now) {
+		s.withdrawn.Add(id, struct{}{}, now+micros(withdrawnFor), now)
+	}
 }
 
 // lockLease locks the shard of a key, and returns the key after its advance.

@@ -23,6 +23,7 @@ type lease struct {
 	place       *list.Element // in tier.places
 	liveness    *list.Element // in of.queue.awaited or unawaited
 	awaiting    int           // number of calls that await it
+	awaited     bool          // a call has awaited it
 	wake        chan struct{} // has room for one; nil if it never was in the queue
 	sleepsUntil int64         // when the calls that await it wake up by themselves
 

@@ -13,7 +13,7 @@ func (r *lease) await(ctx context.Context) error {
 	l := r.of
 	s := l.shard.store
 	over := s.hooks.Over()
-	r.awaiting++
+	r.awaiting, r.awaited = r.awaiting+1, true
 	l.queue.refresh(r, s.now())
 	defer func() {
 		r.awaiting--

@@ -40,10 +40,11 @@ func TestReadsOnReadOnlyServers(t *testing.T) {
 	t.Parallel()
 	serves := func(t *testing.T, s *Store) {
 		t.Helper()
-		must(t, readAll(t.Context(), s))
+		reads := func() bool { return readAll(t.Context(), s) == nil }
+		eventually(t, "it reads", reads)
 		eventually(t, "the breaker opens", func() bool { return breaker.Refused(count(t.Context(), s, 1)) })
 		for range 20 {
-			must(t, readAll(t.Context(), s))
+			eventually(t, "it reads", reads)
 			if err := count(t.Context(), s, 1); !breaker.Refused(err) {
 				t.Errorf("a write: %v", err)
 			}
