@@ -48,11 +48,12 @@ import (
 // Each node has a circuit breaker, which opens on what a new connection says. It opens with the first
 // call that is refused a connection. A call that fails otherwise, or has no reply for half of the
 // timeout, has the node probed by a script that writes, on a connection of the probe's own; the
-// breaker opens if the probe is refused, or has no reply for the timeout. So a node that hangs costs
-// each caller two calls at most, of the timeout each. While the breaker is open, calls fail at once,
-// and the node is probed every 250 ms. Only calls that finish something, such as releases, are still
-// tried; and, if the node only takes no writes, those that read, such as Inspect, List and Peek. While calls to a Cluster fail, the store refreshes its map once a second, to find a replica
-// that has taken over.
+// breaker opens if the probe is refused, or has no reply for the timeout. So a node that hangs
+// costs each caller two calls at most, of the timeout each. While the breaker is open, calls fail
+// at once, and the node is probed every 250 ms. Only calls that finish something, such as releases,
+// are still tried; and, if the node only takes no writes, those that read, such as Inspect, List
+// and Peek. While calls to a Cluster fail, the store refreshes its map once a second, to find a
+// replica that has taken over.
 //
 // If the probe works, and a pooled connection led to a server that takes no writes, or none of the
 // pool was heard since one fell silent, the store closes the connections that are older than the
