@@ -86,9 +86,10 @@ func (s *Sentinel) SetDownAfter(downAfter time.Duration) {
 // and ends its connections.
 func (s *Sentinel) Promote() {
 	s.t.Helper()
-	if err := s.sentinel.Client().Do(s.t.Context(), "sentinel", "failover", masterName).Err(); err != nil {
-		s.t.Fatalf("redis sentinel: %v", err)
-	}
+	sentinel := s.sentinel.Client()
+	until(s.t, "the sentinel has heard from the replica, and promotes it", func() bool {
+		return sentinel.Do(s.t.Context(), "sentinel", "failover", masterName).Err() == nil
+	})
 	s.AwaitPromotion()
 }
 

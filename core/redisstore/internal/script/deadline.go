@@ -216,7 +216,7 @@ func (d *deadlines) refuse(n *Node, err error) {
 	defer d.mu.Unlock()
 	for l := d.first; l != nil; {
 		next := l.next
-		if c := l.of; c.node == n && !(writesOnly && c.reads.Load()) && !c.sent.giveUpUnsent() {
+		if c := l.of; c.node == n && (!writesOnly || !c.reads.Load()) && !c.sent.giveUpUnsent() {
 			d.remove(l)
 			c.refuse(err)
 		}
