@@ -2,14 +2,10 @@ package redisstore_test
 
 import (
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/lockkeeper/lockkeeper/core/fallback"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -91,101 +87,6 @@ func TestAHungServerFromTheStart(t *testing.T) {
 	if calls > 2 {
 		t.Errorf("%d calls were slow", calls)
 	}
-}
-
-// fillPool has a client open n connections.
-func fillPool(t *testing.T, client *redis.Client, n int) {
-	t.Helper()
-	for tries := 5; int(client.PoolStats().IdleConns) < n; tries-- {
-		if tries == 0 {
-			t.Fatalf("%d idle connections, want %d", client.PoolStats().IdleConns, n)
-		}
-		conns := make([]*redis.Conn, n)
-		var wg sync.WaitGroup
-		for i := range conns {
-			conns[i] = client.Conn()
-			wg.Go(func() {
-				if err := conns[i].Ping(ctx()).Err(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		for _, conn := range conns {
-			_ = conn.Close()
-		}
-	}
-}
-
-// An address leads to another server, or the connections to it die and nothing ends them. Those of the
-// pool, of which a store may share all with the application, are as many failures if they are found
-// one by one. A new connection works: so few calls fail, and for four timeouts at most, which is a
-// second by default.
-func TestStaleConnections(t *testing.T) {
-	timeout := testpace.Scale(500 * time.Millisecond)
-	for what, goStale := range map[string]func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server){
-		"a replica": func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server) {
-			proxy.MoveTo(promoted.Addr())
-			host, port, _ := net.SplitHostPort(promoted.Addr())
-			must(t, old.Client().ReplicaOf(ctx(), host, port).Err())
-		},
-		"nowhere": func(_ *testing.T, proxy *redistest.Proxy, _, _ *redistest.Server) { proxy.Strand() },
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			for _, shared := range []bool{false, true} {
-				for conns, callers := range map[int]int{20: 1, 60: 8, 160: 1} {
-					t.Run(fmt.Sprintf("%d connections, shared %v", conns, shared), func(t *testing.T) {
-						old, promoted := redistest.Start(t), redistest.Start(t)
-						proxy := redistest.NewProxy(t, old.Addr())
-						client := redis.NewClient(&redis.Options{
-							Addr: proxy.Addr(), PoolSize: 200, MinIdleConns: 4, ContextTimeoutEnabled: true,
-							// Otherwise the client's connections race for that setting.
-							MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-						})
-						t.Cleanup(func() { _ = client.Close() })
-						if shared { // older than the store
-							fillPool(t, client, conns)
-						}
-						log := new(logbook)
-						s := newStore(t, client, log.option(), redisstore.WithTimeout(timeout))
-						fillPool(t, client, conns)
-						eventually(t, 5*time.Second, "it works", func() bool { return lockAndUnlock(s, 0) == nil })
-						goStale(t, proxy, old, promoted)
-						failed, last := failures(s, callers, 9*timeout/2)
-						if failed > 5 || last > 4*timeout {
-							t.Errorf("%d calls failed, the last after %v", failed, last)
-						}
-						if log.has(tripped) && !log.has("replies again") {
-							t.Error("the breaker is open")
-						}
-						must(t, client.Set(ctx(), "app", 1, 0).Err())
-					})
-				}
-			}
-		})
-	}
-}
-
-// failures has callers lock and unlock for some time, and returns how many calls failed, and when the
-// last of them did.
-func failures(s *redisstore.Store, callers int, during time.Duration) (failed int64, last time.Duration) {
-	var n, at, key atomic.Int64
-	var wg sync.WaitGroup
-	began := time.Now()
-	for range callers {
-		wg.Go(func() {
-			for time.Since(began) < during {
-				if lockAndUnlock(s, key.Add(1)) != nil {
-					n.Add(1)
-					at.Store(int64(time.Since(began)))
-				}
-				<-time.After(time.Millisecond)
-			}
-		})
-	}
-	wg.Wait()
-	return n.Load(), time.Duration(at.Load())
 }
 
 // A master that has become a replica is an outage, in which stand-ins answer.

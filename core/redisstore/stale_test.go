@@ -30,14 +30,6 @@ type pool struct {
 	callers int
 }
 
-// somePools returns the pools of a test: one of them in short mode.
-func somePools() []pool {
-	if testing.Short() {
-		return pools[:1]
-	}
-	return pools
-}
-
 func (p pool) String() string {
 	return fmt.Sprintf("%d connections, shared %v", p.conns, p.shared)
 }
@@ -115,6 +107,57 @@ func (p pool) staysUp(t *testing.T, client redis.UniversalClient, fill, goStale 
 		must(t, client.Set(ctx(), fmt.Sprint("app", i), 1, 0).Err())
 	}
 	return before
+}
+
+// fillPool has a client open n connections.
+func fillPool(t *testing.T, client *redis.Client, n int) {
+	t.Helper()
+	for tries := 5; int(client.PoolStats().IdleConns) < n; tries-- {
+		if tries == 0 {
+			t.Fatalf("%d idle connections, want %d", client.PoolStats().IdleConns, n)
+		}
+		conns := make([]*redis.Conn, n)
+		var wg sync.WaitGroup
+		for i := range conns {
+			conns[i] = client.Conn()
+			wg.Go(func() {
+				if err := conns[i].Ping(ctx()).Err(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+// An address leads to another server, or the connections to it die and nothing ends them.
+func TestStaleConnections(t *testing.T) {
+	for what, goStale := range map[string]func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server){
+		"a replica": func(t *testing.T, proxy *redistest.Proxy, old, promoted *redistest.Server) {
+			proxy.MoveTo(promoted.Addr())
+			host, port, _ := net.SplitHostPort(promoted.Addr())
+			must(t, old.Client().ReplicaOf(ctx(), host, port).Err())
+		},
+		"nowhere": func(_ *testing.T, proxy *redistest.Proxy, _, _ *redistest.Server) { proxy.Strand() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for _, p := range pools {
+				t.Run(p.String(), func(t *testing.T) {
+					old, promoted := redistest.Start(t), redistest.Start(t)
+					proxy := redistest.NewProxy(t, old.Addr())
+					client := redis.NewClient(&redis.Options{
+						Addr: proxy.Addr(), PoolSize: 200, MinIdleConns: 4, ContextTimeoutEnabled: true, MaintNotificationsConfig: noNotices,
+					})
+					t.Cleanup(func() { _ = client.Close() })
+					p.staysUp(t, client, func() { fillPool(t, client, p.conns) }, func() { goStale(t, proxy, old, promoted) }, few)
+				})
+			}
+		})
+	}
 }
 
 // Connections die while calls are in flight on several of them, some of which were heard a moment
@@ -248,7 +291,7 @@ func behindSentinel(s *redistest.Sentinel, sentinel string, dial dialer) *redis.
 func TestStaleConnectionsBehindSentinel(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{true, false} {
-		for _, p := range somePools() {
+		for _, p := range pools {
 			t.Run(fmt.Sprintf("%v, push %v", p, push), func(t *testing.T) {
 				s := redistest.StartSentinel(t)
 				s.SetDownAfter(time.Minute)
@@ -271,7 +314,7 @@ func TestStaleConnectionsBehindSentinel(t *testing.T) {
 // in time after the sentinel names the new master.
 func TestAMasterBehindSentinelHangs(t *testing.T) {
 	t.Parallel()
-	for _, p := range somePools() {
+	for _, p := range pools {
 		t.Run(p.String(), func(t *testing.T) {
 			s := redistest.StartSentinel(t)
 			s.SetDownAfter(time.Minute)
@@ -292,7 +335,7 @@ func TestSilentConnectionsBehindSentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
 	s.SetDownAfter(time.Minute)
-	for _, p := range somePools() {
+	for _, p := range pools {
 		t.Run(p.String(), func(t *testing.T) {
 			proxy := redistest.NewProxy(t, s.Master.Addr())
 			client := behindSentinel(s, s.SentinelAddr(), through(map[string]*redistest.Proxy{s.Master.Addr(): proxy}))
@@ -324,7 +367,7 @@ func TestStaleConnectionsOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	cluster.AddReplicas()
-	for i, p := range somePools() {
+	for i, p := range pools {
 		t.Run(p.String(), func(t *testing.T) {
 			client, fill := p.ofCluster(t, cluster, nil)
 			old, promoted := cluster.Servers[i%3], cluster.Replicas[i%3]
@@ -351,7 +394,7 @@ func TestStaleConnectionsOfACluster(t *testing.T) {
 func TestSilentConnectionsOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	for _, p := range somePools() {
+	for _, p := range pools {
 		t.Run(p.String(), func(t *testing.T) {
 			proxy := redistest.NewProxy(t, cluster.Servers[0].Addr())
 			client, fill := p.ofCluster(t, cluster, through(map[string]*redistest.Proxy{cluster.Servers[0].Addr(): proxy}))
