@@ -1,6 +1,7 @@
 package mwtest
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strconv"
@@ -26,6 +27,22 @@ func newSemaphore(t *rig, st store.Leases, capacity int, opts ...semaphore.Optio
 	s := must(semaphore.New(st, "reports", capacity, opts...))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// locked acquires a lock, and releases it at the end of the test, as its Locker waits for.
+func locked(t *rig, l *lock.Locker, key string) *lock.Lease {
+	t.Helper()
+	lease := must(l.Lock(t.Context(), key))
+	context.AfterFunc(lease.Context(), func() { _ = lease.Unlock(context.Background()) })
+	return lease
+}
+
+// permitted acquires a permit, likewise.
+func permitted(t *rig, s *semaphore.Semaphore, key string) *semaphore.Permit {
+	t.Helper()
+	permit := must(s.Acquire(t.Context(), key))
+	context.AfterFunc(permit.Context(), func() { _ = permit.Release(context.Background()) })
+	return permit
 }
 
 var byID = Key{Kind: ByID, Name: "id"}
