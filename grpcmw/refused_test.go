@@ -24,6 +24,7 @@ func locked(t *testing.T, opts ...policy.ExclusiveOption) (chain grpcmw.Intercep
 	t.Helper()
 	l := newLocker(t, newStore(t))
 	lease := must(l.Lock(t.Context(), "1"))
+	context.AfterFunc(lease.Context(), func() { _ = lease.Unlock(context.Background()) }) // at the end of the test
 	return exclusive.New(l, byID, opts...), func() { _ = lease.Unlock(t.Context()) }
 }
 

@@ -100,7 +100,7 @@ func TestACallThatWaitsForAConnectionEndsWithItsCaller(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := obedient(t, proxy.Addr(), 1)
-	s := newStore(t, client, redisstore.WithTimeout(20*time.Second))
+	s := newStore(t, client, redisstore.WithTimeout(5*time.Second))
 	c := newClaim("k", "holder")
 	c.gets(t, s, store.Granted)
 	proxy.BlackHole()

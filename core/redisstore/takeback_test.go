@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
@@ -15,7 +16,7 @@ import (
 func TestAnUnconfirmedAttemptIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	g := newGuard(t, newStore(t, server.Client()))
+	g := newGuard(t, newStore(t, server.Client(), redisstore.WithTimeout(time.Second)))
 	first, _, err := g.Begin(ctx(), guard.Operation{Key: "first"}) // connects, and loads the scripts
 	if err == nil {
 		err = first.Abandon(ctx())

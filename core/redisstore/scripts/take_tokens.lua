@@ -38,7 +38,7 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
     local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19))
     debt = gone and ns and (gone - now) * 1000 + ns or 0
     debt = settles and debt > limit and limit or debt > 0 and debt or 0
-    value = false
+    value = debt >= EXACT
   end
   local sum = debt + cost
   local short = sum > limit and settles and -1 - limit or sum
@@ -55,12 +55,12 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
   end
 end
 
--- Returns the debt of a bucket that is not held, in ns. One that is damaged has none. It is more than the limit after a
--- charge by a larger plan, and after the clock has stepped back.
+-- Returns the debt of a bucket that is not held, in ns, or nothing if it may not be exact. One that is damaged has none.
+-- It is more than the limit after a charge by a larger plan, and after the clock has stepped back.
 local function debtOf(value)
   local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19)) -- arithmetic may read 012 as octal
   local debt = gone and ns and (gone - now) * 1000 + ns or 0
-  return debt > 0 and debt or 0
+  return debt < EXACT and (debt > 0 and debt or 0) or nil
 end
 
 -- Writes a bucket with a debt in ns. Returns its error, if it fails.
@@ -101,6 +101,9 @@ local function decideOne(key, cost, cap, limit, interval)
       return nil
     end
     debt = debtOf(value)
+    if not debt then
+      return nil
+    end
   end
   local reply, after = add(debt, cost, cap, limit)
   if after and save(key, after, interval) then
@@ -128,6 +131,9 @@ local function decideSeveral(first, at, n, settles)
       return nil
     elseif value then
       debt = debtOf(value)
+      if not debt then
+        return nil
+      end
     end
     local reply, charged = add(debt, tonumber(ARGV[a]), settles and math.huge or cap, limit)
     allowed = allowed and reply >= 0
@@ -417,7 +423,10 @@ local function decideAll(values)
     elseif alone[key] or value and sub(value, 20) ~= c.interval then
       return nil
     end
-    return value and debtOf(value) or 0
+    if not value then
+      return 0
+    end
+    return debtOf(value)
   end
 
   -- Makes a decision of several charges, each to a bucket of its own, or returns nothing.
