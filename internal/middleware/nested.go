@@ -12,10 +12,10 @@ import (
 
 // visits are the requests that limiters have let pass and whose handlers run, each by a hash. A
 // limit finds here that it stands twice in the chain of a request. A mark in the request's context,
-// as locks and guards have it, would cost two allocations. Of two requests whose hashes share a
-// place, one is not found.
+// as locks and guards have it, would cost two allocations. A hash has eight places, which share a cache
+// line; a ninth request with the same ones is not found.
 var (
-	visits     [1 << 12]atomic.Uint64
+	visits     [512][8]atomic.Uint64
 	visitsSeed = maphash.MakeSeed()
 )
 
@@ -32,6 +32,22 @@ func (v Visit) End() {
 	}
 }
 
+// visit takes one of the places for a hash, or none if others have them all. It reports whether the hash
+// has one already.
+func visit(places *[8]atomic.Uint64, id uint64) (v Visit, again bool) {
+	for i := range places {
+		if places[i].Load() == id {
+			return Visit{}, true
+		}
+	}
+	for i := range places {
+		if places[i].CompareAndSwap(0, id) {
+			return Visit{&places[i], id}, false
+		}
+	}
+	return Visit{}, false
+}
+
 // Begin begins the visit of a request with a key. It returns the denial of a request that is behind
 // this limiter with this key already: it would be charged twice. All middleware of its chain see
 // the address, which no other request has while it runs; zero is none. The path tells a request
@@ -46,12 +62,9 @@ func (m *RateLimit) Begin(ctx context.Context, address uintptr, path, key string
 		address   uintptr
 		path, key string
 	}{m.Limiter, address, path, key})
-	place := &visits[id%uint64(len(visits))]
-	switch {
-	case place.CompareAndSwap(0, id):
-		return Visit{place, id}, nil
-	case place.Load() != id:
-		return Visit{}, nil
+	places := &visits[id%uint64(len(visits))]
+	if v, again := visit(places, id); !again {
+		return v, nil
 	}
 	err := fmt.Errorf("middleware: the limiter %q is in one chain twice with the same key", m.Limiter.Name())
 	m.twiceInChain(ctx, err)
