@@ -29,18 +29,18 @@ func newSemaphore(t *rig, st store.Leases, capacity int, opts ...semaphore.Optio
 	return s
 }
 
-// locked acquires a lock, and releases it at the end of the test, as its Locker waits for.
-func locked(t *rig, l *lock.Locker, key string) *lock.Lease {
+// locked acquires the lock 1, and releases it at the end of the test, as its Locker waits for.
+func locked(t *rig, l *lock.Locker) *lock.Lease {
 	t.Helper()
-	lease := must(l.Lock(t.Context(), key))
+	lease := must(l.Lock(t.Context(), "1"))
 	context.AfterFunc(lease.Context(), func() { _ = lease.Unlock(context.Background()) })
 	return lease
 }
 
 // permitted acquires a permit, likewise.
-func permitted(t *rig, s *semaphore.Semaphore, key string) *semaphore.Permit {
+func permitted(t *rig, s *semaphore.Semaphore) *semaphore.Permit {
 	t.Helper()
-	permit := must(s.Acquire(t.Context(), key))
+	permit := must(s.Acquire(t.Context(), "1"))
 	context.AfterFunc(permit.Context(), func() { _ = permit.Release(context.Background()) })
 	return permit
 }

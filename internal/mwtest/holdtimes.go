@@ -55,7 +55,7 @@ var timeRows = []row{
 		s := serveLocal(t, nil, Concurrency{Semaphore: sem, By: byID})
 		refused := func(take string, waiting int) answer {
 			first := s.later(t.Context(), "X-Take", take)
-			permit := permitted(t, sem, "1")
+			permit := permitted(t, sem)
 			end := waiters(t, waiting, func(ctx context.Context) { _, _ = sem.AcquireN(ctx, "1", 2) })
 			a := s.send(t.Context(), "1").denies(policy.TooManyAtOnce)
 			end()

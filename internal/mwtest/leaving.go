@@ -29,7 +29,7 @@ type crowd struct {
 var crowds = []crowd{
 	{"exclusive", func(t *rig, wait time.Duration, most int) (Middleware, func() int, func()) {
 		l := newLocker(t, newStore(t))
-		lease := locked(t, l, "1")
+		lease := locked(t, l)
 		m := Exclusive{Locker: l, By: byID, Options: []policy.ExclusiveOption{policy.Wait(wait)}}
 		if most > 0 {
 			m.Options = append(m.Options, policy.MaxWaiting(most))
@@ -46,7 +46,7 @@ var crowds = []crowd{
 			opts = append(opts, semaphore.WithMaxWaiting(most))
 		}
 		s := newSemaphore(t, newStore(t), 1, opts...)
-		permit := permitted(t, s, "1")
+		permit := permitted(t, s)
 		m := Concurrency{Semaphore: s, By: byID, Options: []policy.ConcurrencyOption{policy.Wait(wait)}}
 		waiting := func() int {
 			_, err := s.TryAcquire(t.Context(), "1")

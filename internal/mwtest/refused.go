@@ -29,12 +29,12 @@ type refusal struct {
 var refusals = []refusal{
 	{"exclusive", http.StatusConflict, func(t *rig, hooks Hooks) (Middleware, func()) {
 		l := newLocker(t, newStore(t))
-		lease := locked(t, l, "1")
+		lease := locked(t, l)
 		return Exclusive{Locker: l, By: byID, Hooks: hooks}, func() { _ = lease.Unlock(t.Context()) }
 	}},
 	{"concurrency", http.StatusTooManyRequests, func(t *rig, hooks Hooks) (Middleware, func()) {
 		s := newSemaphore(t, newStore(t), 1)
-		permit := permitted(t, s, "1")
+		permit := permitted(t, s)
 		return Concurrency{Semaphore: s, By: byID, Hooks: hooks}, func() { _ = permit.Release(t.Context()) }
 	}},
 	{"ratelimit", http.StatusTooManyRequests, func(t *rig, hooks Hooks) (Middleware, func()) {

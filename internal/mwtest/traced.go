@@ -67,14 +67,14 @@ var tracedRows = []struct {
 	}},
 	{"locked", func(t *rig, f Traced) {
 		l := newLocker(t, newStore(t))
-		locked(t, l, "1")
+		locked(t, l)
 		s := serveTraced(t, f, Exclusive{Locker: l, By: byID})
 		s.send().denies(policy.Locked)
 		s.spanSays(http.StatusConflict, codes.Unset)
 	}},
 	{"a request over the capacity has no error", func(t *rig, f Traced) {
 		sem := newSemaphore(t, newStore(t), 1)
-		permitted(t, sem, "1")
+		permitted(t, sem)
 		s := serveTraced(t, f, Concurrency{Semaphore: sem, By: byID})
 		s.send().denies(policy.TooManyAtOnce)
 		s.spanSays(http.StatusTooManyRequests, codes.Unset)

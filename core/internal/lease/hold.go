@@ -155,13 +155,6 @@ func (p *Pool) remove(h *Hold) bool {
 	return true
 }
 
-// current returns the current lease; nil if none has begun.
-func (h *Hold) current() *Lease {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	return h.lease
-}
-
 // recordEnd records, once, how a lease ended. It returns the context of its request, or nil if the end
 // was recorded before.
 func (p *Pool) recordEnd(l *Lease, how telemetry.HoldEnd) context.Context {
