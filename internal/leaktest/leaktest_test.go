@@ -10,7 +10,10 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-func blocked(end chan struct{}) { <-end }
+func blocked(begun chan<- struct{}, end <-chan struct{}) {
+	close(begun)
+	<-end
+}
 
 func TestWait(t *testing.T) {
 	signals := make(chan os.Signal, 1)
@@ -25,8 +28,9 @@ func TestWait(t *testing.T) {
 		t.Errorf("%q are left", left)
 	}
 
-	end := make(chan struct{})
-	go blocked(end)
+	begun, end := make(chan struct{}), make(chan struct{})
+	go blocked(begun, end)
+	<-begun
 	const name = "github.com/lockkeeper/lockkeeper/internal/leaktest.blocked"
 	if left := wait(time.Millisecond, ignored); len(left) != 1 || !strings.Contains(left[0], name) {
 		t.Errorf("%q are left, want %s", left, name)
