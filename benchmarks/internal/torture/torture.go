@@ -26,6 +26,7 @@ type Options struct {
 	Store    string
 	Duration time.Duration // of the time in which faults are injected
 	Once     bool          // each fault is injected once instead, however long that takes
+	Untimed  bool          // nothing is judged by how long calls took, or how many failed
 	Workers  int
 	Seed     uint64
 	Faults   *regexp.Regexp // names of those to inject; nil for all
@@ -102,7 +103,13 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 		result.Faults = append(result.Faults, report.Fault{Name: f.Name, About: f.About})
 	}
 	r.log.Snapshot(func(records map[history.Place]*history.Record) {
-		result.Findings = check.Check(records, r.subjects, r.faults(), o.Workers)
+		faults := r.faults()
+		for i := range faults {
+			if f := &faults[i]; o.Untimed {
+				f.Stale, f.Replies, f.Turned = false, false, 0
+			}
+		}
+		result.Findings = check.Check(records, r.subjects, faults, o.Workers)
 		result.Subjects = report.Counts(records, r.subjects)
 	})
 	for _, e := range r.log.Wrong() {
