@@ -1,46 +1,22 @@
 package pgstore
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
 
-// readAll makes a call of every kind that only reads, about keys that steps may have changed.
-func readAll(ctx context.Context, s *Store) error {
-	var errs []error
-	add := func(err error) { errs = append(errs, err) }
-	_, err := s.InspectLease(ctx, "locks", "k")
-	add(err)
-	for _, err := range s.ListLeases(ctx, "locks") {
-		add(err)
-	}
-	_, _, err = s.InspectOperation(ctx, store.OperationRef{ID: "op", Guard: "g", Scope: "user"})
-	add(err)
-	for _, err := range s.ListUnresolved(ctx, "g") {
-		add(err)
-	}
-	_, err = s.InspectLatch(ctx, store.LatchRequest{Name: "latch", TTL: time.Minute})
-	add(err)
-	_, err = s.TakeTokens(ctx, store.TokenRequest{Limiter: "api", Key: "k", Charges: []store.Charge{{
-		Bucket: "a", Capacity: time.Minute, Interval: time.Second,
-	}}})
-	add(err)
-	return errors.Join(errs...)
-}
-
-// Reads work on a server that takes no writes, also while the breaker is open for that reason; not while
-// the server cannot be reached. Writes, and the check of a lease, are refused at once.
+// Reads work on a server that takes no writes, also while the breaker is open for that reason; not
+// while the server cannot be reached. Writes, and the check of a lease, are refused at once.
 func TestReadsOnReadOnlyServers(t *testing.T) {
 	t.Parallel()
 	serves := func(t *testing.T, s *Store) {
 		t.Helper()
-		reads := func() bool { return readAll(t.Context(), s) == nil }
+		reads := func() bool { return storetest.Reads(t.Context(), s) == nil }
 		eventually(t, "it reads", reads)
 		eventually(t, "the breaker opens", func() bool { return breaker.Refused(count(t.Context(), s, 1)) })
 		for range 20 {
@@ -81,6 +57,6 @@ func TestReadsOnReadOnlyServers(t *testing.T) {
 			return time.Since(began)
 		})
 		proxy.Mend()
-		eventually(t, "reads work again", func() bool { return readAll(t.Context(), s) == nil })
+		eventually(t, "reads work again", func() bool { return storetest.Reads(t.Context(), s) == nil })
 	})
 }
