@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
 )
 
-// Around implements mwtest.Natively. Echo's Timeout is not among them: its documentation says that it
-// races with the handlers that it gives up.
+// Around implements mwtest.Natively. Echo's Timeout is not among them: its documentation says that
+// it races with the handlers that it gives up.
 func (framework) Around() map[string]any {
 	return map[string]any{
 		"middleware.Recover":        middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true}),

@@ -156,8 +156,8 @@ func TestParamWithoutARoute(t *testing.T) {
 	}
 }
 
-// Middleware outside decides about errors without a status while echo's own error handler is in place,
-// however the application has made that.
+// Middleware outside decides about errors without a status while echo's own error handler is in
+// place, however the application has made that.
 func TestOwnErrorHandlers(t *testing.T) {
 	declined := errors.New("declined")
 	for name, handler := range map[string]echo.HTTPErrorHandler{

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// A refused upload is answered before any of it is sent: the server finds in its request whether the client
-// waits for leave to send the body, and how much of it is missing.
+// A refused upload is answered before any of it is sent: the server finds in its request whether
+// the client waits for leave to send the body, and how much of it is missing.
 func TestARefusedUploadIsNotRead(t *testing.T) {
 	t.Parallel()
 	st := memstore.New()

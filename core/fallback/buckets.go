@@ -65,8 +65,8 @@ func (b *buckets) TakeTokens(ctx context.Context, r store.TokenRequest, more ...
 	return b.takeFromStandIn(ctx, err, append([]store.TokenRequest{r}, more...))
 }
 
-// looks reports whether requests charge nothing. A primary that takes no writes may still reply to them,
-// although the stand-in makes the decisions.
+// looks reports whether requests charge nothing. A primary that takes no writes may still reply to
+// them, although the stand-in makes the decisions.
 func looks(r store.TokenRequest, more []store.TokenRequest) bool {
 	costs := func(r store.TokenRequest) bool {
 		return slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost != 0 })

@@ -33,8 +33,8 @@ var (
 	// bytes. Nothing was sent to the store.
 	ErrInvalidKey = errors.New("lock: invalid key")
 
-	// ErrClosed is returned by a Locker that was closed, or whose store was shut down or closed, and
-	// is the cause with which the contexts of its leases end then: it is store.ErrClosed.
+	// ErrClosed is returned by a Locker that was closed, or whose store was shut down or closed,
+	// and is the cause with which the contexts of its leases end then: it is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 
 	// ErrNotSupported is matched by the error of an operation that the store does not support, such

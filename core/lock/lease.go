@@ -133,8 +133,8 @@ func (l *Lease) Fence() fence.Token {
 
 // Context ends when its holder must stop, before the store may grant the lock to others. Its cause
 // ([context.Cause]) is [ErrExpired] if the lease was not renewed in time or was held for too long
-// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrClosed] if the Locker or its store is
-// closing and waits for Unlock, [ErrReleased] once it is released, or that of the context of the
+// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrClosed] if the Locker or its store
+// is closing and waits for Unlock, [ErrReleased] once it is released, or that of the context of the
 // request, whose end does not release the lock. The context of a re-entrant lease ends in the same
 // cases, whatever its own parent is.
 //
@@ -185,10 +185,10 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 // leases. Unlock runs to its end even if ctx is cancelled.
 //
 // It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have
-// held it; [ErrExpired] if the lease has a lock-delay ([WithLockDelay]) and ran out before, whatever
-// the store still kept; [ErrReleased] if this lease was released before; or an error that matches
-// store.ErrUnavailable: then the release is retried in the background, and the lock is free when
-// the lease expires at the latest.
+// held it; [ErrExpired] if the lease has a lock-delay ([WithLockDelay]) and ran out before,
+// whatever the store still kept; [ErrReleased] if this lease was released before; or an error that
+// matches store.ErrUnavailable: then the release is retried in the background, and the lock is free
+// when the lease expires at the latest.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if !l.lease.Close() {
 		return ErrReleased

@@ -146,7 +146,8 @@ func TestCallsAfterShutdown(t *testing.T) {
 	}
 }
 
-// process is one of several with a store each, whose state they share. Its own Shutdown is not theirs.
+// process is one of several with a store each, whose state they share. Its own Shutdown is not
+// theirs.
 type process struct {
 	*storetest.Faulty
 	hooks hooks.Shutdown
@@ -157,7 +158,8 @@ func (p *process) AtShutdown(f func(context.Context) error) (remove func()) {
 }
 func (p *process) Shutdown(ctx context.Context) error { return p.hooks.Run(ctx) }
 
-// withProcesses runs a test in a bubble with the Lockers of two processes, of which the first is to end.
+// withProcesses runs a test in a bubble with the Lockers of two processes, of which the first is to
+// end.
 func withProcesses(t *testing.T, test func(t *testing.T, p *process, mine, other *lock.Locker), opts ...lock.Option) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		p := &process{Faulty: w.Faulty}
@@ -165,8 +167,8 @@ func withProcesses(t *testing.T, test func(t *testing.T, p *process, mine, other
 	})
 }
 
-// A holder that takes a while to stop, longer than its lease, keeps the lock until it has stopped. The
-// shutdown waits for it.
+// A holder that takes a while to stop, longer than its lease, keeps the lock until it has stopped.
+// The shutdown waits for it.
 func TestShutdownWaitsForHolders(t *testing.T) {
 	const short, work = time.Second, 4 * time.Second
 	for name, end := range map[string]func(*process, *lock.Locker) error{

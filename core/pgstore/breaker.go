@@ -37,8 +37,8 @@ func addressOf(server *pgx.ConnConfig) string {
 	return net.JoinHostPort(server.Host, strconv.Itoa(int(server.Port)))
 }
 
-// probe asks the server by a connection of its own: the pool's may all be in use, or lead to a server
-// that has moved. If the server works, it ends the pool's silent connections together.
+// probe asks the server by a connection of its own: the pool's may all be in use, or lead to a
+// server that has moved. If the server works, it ends the pool's silent connections together.
 func (s *Store) probe() error {
 	settings := s.pool.Config().ConnConfig
 	ctx, cancel := context.WithTimeout(s.life, time.Duration(2+otherHosts(settings))*s.config.timeout)
@@ -70,8 +70,8 @@ func (s *Store) probeOn(ctx context.Context, conn *pgx.Conn) error {
 	return s.verdict(true, time.Time{}, err)
 }
 
-// probeIdle probes the server by idle connections, since it has refused a new one. If all are in use,
-// there is no evidence.
+// probeIdle probes the server by idle connections, since it has refused a new one. If all are in
+// use, there is no evidence.
 func (s *Store) probeIdle(ctx context.Context, refusal error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
@@ -115,8 +115,8 @@ func isDecisive(failure error) bool {
 // breaker.ErrNoEvidence if it may work, or the failure.
 //
 // A timeout counts only if no other call got a reply meanwhile: a server that replies to others is
-// busy, not down. Neither counts a bound that the call has reached at the server; nor a connection that
-// the administrator has ended: the next connection is the evidence.
+// busy, not down. Neither counts a bound that the call has reached at the server; nor a connection
+// that the administrator has ended: the next connection is the evidence.
 func (s *Store) verdict(writes bool, sent time.Time, err error) error {
 	if err == nil {
 		if writes && !s.written.Load() {
@@ -179,8 +179,8 @@ func (s *Store) doubt(began time.Time) {
 	}
 }
 
-// noConnection reports that a call that began then got no connection: its caller has left, all were in
-// use, or none could be made.
+// noConnection reports that a call that began then got no connection: its caller has left, all were
+// in use, or none could be made.
 func (s *Store) noConnection(waiting context.Context, admitted breaker.Call, began time.Time, err error) {
 	switch {
 	case waiting.Err() != nil || s.life.Err() != nil:

@@ -32,7 +32,8 @@ type urgency = batch.Urgency
 const (
 	// ordinary calls fail at once while the breaker is open.
 	ordinary = batch.Ordinary
-	// reading calls change nothing: they are also made while it is open because the server takes no writes.
+	// reading calls change nothing: they are also made while it is open because the server takes no
+	// writes.
 	reading = batch.Reading
 	// finishing calls end something that was begun: they are always tried.
 	finishing = batch.Finishing
@@ -44,7 +45,8 @@ const (
 // transaction, and, unless the step is for once, when its connection broke.
 //
 // f may go on after its caller has left, so it has a context that the caller's does not end, since
-// pgx closes a connection whose context ends during a query, and must not change what the caller has.
+// pgx closes a connection whose context ends during a query, and must not change what the caller
+// has.
 func run[T any](ctx context.Context, s *Store, st step, f func(ctx context.Context, c *pgx.Conn) (T, error)) (T, error) {
 	timing := s.telemetry.Begin(ctx, string(st.operation))
 	value, err := attempt(ctx, s, st, f)
@@ -156,15 +158,15 @@ func answerApart[T any](
 }
 
 const (
-	// callerGrace is how long a call goes on in its caller's goroutine after the caller's context has ended.
-	// To end it costs the connection.
+	// callerGrace is how long a call goes on in its caller's goroutine after the caller's context
+	// has ended. To end it costs the connection.
 	callerGrace = 10 * time.Millisecond
 	// slowFor is how long lookups run in goroutines of their own after one has cost a connection.
 	slowFor = 10 * time.Second
 )
 
-// answerHere makes a call in its caller's goroutine, since to wake another thread takes as long as a
-// lookup.
+// answerHere makes a call in its caller's goroutine, since to wake another thread takes as long as
+// a lookup.
 func answerHere[T any](ctx context.Context, s *Store, answer func(running context.Context) reply[T]) reply[T] {
 	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.timeout+callerGrace)
 	defer cancel()
@@ -186,8 +188,8 @@ func answerHere[T any](ctx context.Context, s *Store, answer func(running contex
 // recentlySlow reports whether a call in its caller's goroutine has lately had no reply in time.
 func (s *Store) recentlySlow() bool { return int64(time.Since(s.made)) < s.slowUntil.Load() }
 
-// connection returns a connection for a call that began then, and the call's share of the pool. It ends
-// the call if there is none in time.
+// connection returns a connection for a call that began then, and the call's share of the pool. It
+// ends the call if there is none in time.
 func (s *Store) connection(
 	waiting context.Context, st step, admitted breaker.Call, began time.Time,
 ) (conn *pgxpool.Conn, place admission, err error) {
@@ -266,8 +268,8 @@ func patiently[T any](
 	return r, result
 }
 
-// hasMoved reports whether a new connection takes the writes that one of the pool has refused: all of the
-// pool may be of the server, or have the setting, of before, and end.
+// hasMoved reports whether a new connection takes the writes that one of the pool has refused: all
+// of the pool may be of the server, or have the setting, of before, and end.
 func (s *Store) hasMoved(ctx context.Context) bool {
 	s.pool.Reset()
 	return s.breaker.Ask(ctx, time.Now()) == nil

@@ -43,12 +43,12 @@ var errInTransaction = errors.New("pgstore: the attempt is completed when the tr
 // a rollback. The result that replays is r, or that of the first call in the transaction; for
 // middleware, one of its encoding (idempotency.Answer).
 //
-// In a savepoint, such as a nested transaction of pgx or of a framework, the completion is a part of
-// the innermost one, and is undone with it: the record is then as if Complete had not been called,
-// although Complete has returned nil and the outer transaction may commit. Call Complete again before
-// the commit in that case. Otherwise the attempt is in flight after the commit; the middleware, or
-// guard.Attempt.Complete, then records the result on its own, and a crash between the two leaves effects
-// without a record. A savepoint that is released changes nothing.
+// In a savepoint, such as a nested transaction of pgx or of a framework, the completion is a part
+// of the innermost one, and is undone with it: the record is then as if Complete had not been
+// called, although Complete has returned nil and the outer transaction may commit. Call Complete
+// again before the commit in that case. Otherwise the attempt is in flight after the commit; the
+// middleware, or guard.Attempt.Complete, then records the result on its own, and a crash between
+// the two leaves effects without a record. A savepoint that is released changes nothing.
 //
 // If the operation has no effects but those of the transaction, build the guard [guard.WithRerun]:
 // an attempt that died has had none then, or is completed, and no outcome is ever unknown.

@@ -19,12 +19,12 @@ import (
 // oldest is the oldest release of PostgreSQL that the store works with.
 const oldest = 14
 
-// settings returns the settings of the store's pool. The hooks of the one that they are of are called as
-// that would.
+// settings returns the settings of the store's pool. The hooks of the one that they are of are
+// called as that would.
 func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	c := of.Copy()
-	// Calls have slots. The client keeps a connection that has died in the pool for a while, which must
-	// leave room for a new one: see drain.
+	// Calls have slots. The client keeps a connection that has died in the pool for a while, which
+	// must leave room for a new one: see drain.
 	c.MaxConns, c.MinConns, c.MinIdleConns = 2*int32(s.config.connections), 0, 0 //nolint:gosec // checked
 	before := c.BeforeConnect
 	c.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
@@ -58,7 +58,8 @@ func (s *Store) settings(of *pgxpool.Config) *pgxpool.Config {
 	return c
 }
 
-// usable returns the check of an idle connection: it has not ended, and the pool's own check accepts it.
+// usable returns the check of an idle connection: it has not ended, and the pool's own check
+// accepts it.
 func usable(of *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
 	own, before := of.PrepareConn, of.BeforeAcquire //nolint:staticcheck // deprecated, and still called
 	return func(ctx context.Context, c *pgx.Conn) (bool, error) {
@@ -73,16 +74,16 @@ func usable(of *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
 	}
 }
 
-// setting is a setting of a session that the store relies on, whatever that of the server, the database or
-// the user is.
+// setting is a setting of a session that the store relies on, whatever that of the server, the
+// database or the user is.
 type setting struct {
 	name, value string
 	atStart     bool // also a parameter of the connection, which RESET keeps, and poolers of transactions refuse
 	since       int  // the first release that has it, if the store works with earlier ones
 }
 
-// session returns the settings of the store's sessions, but for those through a pooler of transactions,
-// which have none.
+// session returns the settings of the store's sessions, but for those through a pooler of
+// transactions, which have none.
 func (s *Store) session() []setting {
 	// The server ends a statement a little before its caller leaves, which then learns why.
 	timeout := strconv.FormatInt(max(s.config.timeout*9/10, time.Millisecond).Milliseconds(), 10)
@@ -94,9 +95,9 @@ func (s *Store) session() []setting {
 		{name: "transaction_timeout", value: "0", since: 17},
 		{name: "default_transaction_isolation", value: "read committed", atStart: true},
 		{name: "plan_cache_mode", value: "force_generic_plan", atStart: true}, // to plan each call takes longer than the call
-		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen for
-		// an empty table. Where there is no other way, the server takes one nevertheless, as one so
-		// expensive that it would compile the statement.
+		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen
+		// for an empty table. Where there is no other way, the server takes one nevertheless, as
+		// one so expensive that it would compile the statement.
 		{name: "enable_seqscan", value: "off"},
 		{name: "jit", value: "off"},
 		{name: "search_path", value: "pg_catalog"},

@@ -38,10 +38,12 @@ const settles = 0
 // Work implements batch.Request.
 func (d *decision) Work() int { return len(d.ids) }
 
-// decide makes the decisions of a batch: ordinary charges in one kind of statement if they are of
-// decisions about one bucket, and in another one if not; those that are expected to be denied in one
-// that only reads, as those without costs in another one; and the other decisions, and those that could
-// not be made there, in a fifth. Nearly always there is only one of these.
+// decide makes the decisions of a batch, in up to five statements, nearly always in one:
+//   - ordinary charges of one bucket,
+//   - ordinary charges of several buckets,
+//   - expected denials, which it only reads,
+//   - decisions without costs, likewise,
+//   - other decisions, and those that the first three could not make.
 func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	var single, together []*sums
 	var peeks, looks, rest []*decision
@@ -179,8 +181,8 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 	}
 }
 
-// findDenied returns the numbers of the ordinary charges for which their buckets have no room, and the
-// buckets' debts.
+// findDenied returns the numbers of the ordinary charges for which their buckets have no room, and
+// the buckets' debts.
 const findDenied = `SELECT c.n, b.debt - n.t
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS c (id, interval, cost, capacity, n)
   JOIN lk.buckets b ON b.id = c.id, (SELECT lk.now_us() * 1000 AS t) n
@@ -232,13 +234,13 @@ func deny(all []*decision, debts map[int]int64, err error) (left []*decision) {
 	return left
 }
 
-// chargeNewest waits for other transactions that change the row. It returns NULLs if there is no row,
-// or it does not take the charge.
+// chargeNewest waits for other transactions that change the row. It returns NULLs if there is no
+// row, or it does not take the charge.
 const chargeNewest = "SELECT debt, place FROM lk.charge_newest_1($1, $2, $3, $4, $5)"
 
-// chargeOne makes a charge to a bucket of which this process knows that it has a row; tried is false
-// if it does not know. Calls for a row take turns: the server would have them wait, and then not find
-// the row where it was.
+// chargeOne makes a charge to a bucket of which this process knows that it has a row; tried is
+// false if it does not know. Calls for a row take turns: the server would have them wait, and then
+// not find the row where it was.
 func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int64, tried bool, err error) {
 	id, rows := a.ids[0], &s.buckets.rows
 	if !rows.get(id).Valid {

@@ -14,7 +14,8 @@ import (
 )
 
 // dialer returns a function that dials connections which the store can cut: for a connection whose
-// context has ended, the client dials one more, and waits for 15 s for a server that does not reply.
+// context has ended, the client dials one more, and waits for 15 s for a server that does not
+// reply.
 func (s *Store) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -32,8 +33,9 @@ func (s *Store) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 
 // socket is a connection that is cut unless it is closed before.
 //
-// A connection with a cancel request stays open until the server closes it, or for cancelLinger: PgBouncer
-// 1.18.0 to 1.19.0 crashes when the client leaves before (https://github.com/pgbouncer/pgbouncer/issues/801).
+// A connection with a cancel request stays open until the server closes it, or for cancelLinger:
+// PgBouncer 1.18.0 to 1.19.0 crashes when the client leaves before
+// (https://github.com/pgbouncer/pgbouncer/issues/801).
 type socket struct {
 	net.Conn
 	keep  func() bool
@@ -90,8 +92,8 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// drain is how long a connection that pgx has ended may take to be ended by the server, too. pgx waits for
-// 15 s, and until then one that has died keeps its place in the pool.
+// drain is how long a connection that pgx has ended may take to be ended by the server, too. pgx
+// waits for 15 s, and until then one that has died keeps its place in the pool.
 const drain = time.Second
 
 func (s *socket) SetDeadline(t time.Time) error {

@@ -33,8 +33,9 @@ type answer struct {
 	advice string      // what to do; "" if the server's text says enough
 }
 
-// answers are what the server's errors mean, by the beginnings of their codes: the first one counts. An
-// error of a statement that has no entry does not end by itself, and is no outage either.
+// answers are what the server's errors mean, by the beginnings of their codes: the first one
+// counts. An error of a statement that has no entry does not end by itself, and is no outage
+// either.
 var answers = []answer{
 	{"28", misconfigured, store.Authentication, ""},
 	{"42501", misconfigured, store.Permission, "grant the store's user what pgstore.Grants lists"},
@@ -78,8 +79,8 @@ func meaningOf(err *pgconn.PgError) answer {
 	return answer{code: err.Code, means: outage}
 }
 
-// isMisuse reports whether a violation of the protocol is the client's. PgBouncer has the same code for
-// all that it says itself, also that the server behind it is down.
+// isMisuse reports whether a violation of the protocol is the client's. PgBouncer has the same code
+// for all that it says itself, also that the server behind it is down.
 func isMisuse(err *pgconn.PgError) bool {
 	return endsStatement(err) || strings.Contains(err.Message, "prepared statement") || strings.Contains(err.Message, "startup parameter")
 }
@@ -98,8 +99,8 @@ func explain(err error, writes bool) error {
 	}
 	var reply *pgconn.PgError
 	if errors.As(err, &reply) {
-		// An error of a statement has rolled it back. One that ends the connection may have come behind
-		// the commit.
+		// An error of a statement has rolled it back. One that ends the connection may have come
+		// behind the commit.
 		writes = writes && !endsStatement(reply)
 		switch a := meaningOf(reply); {
 		case a.means == overloaded:
@@ -129,8 +130,8 @@ func (s *Store) explain(err error, writes bool) error {
 	return explain(err, writes)
 }
 
-// explainLate explains the error of a call that began then and has no reply in time. A server that has
-// replied to other calls since then is overloaded, and not down.
+// explainLate explains the error of a call that began then and has no reply in time. A server that
+// has replied to other calls since then is overloaded, and not down.
 func (s *Store) explainLate(err error, began time.Time, writes bool) error {
 	explained := s.explain(err, writes)
 	if isTimeout(err) && store.Down(explained) && s.repliedSince(began) {
@@ -155,8 +156,8 @@ func isMisconfigured(err error) bool { return errors.Is(err, store.ErrMisconfigu
 // transaction, so that it may be repeated.
 func wasRolledBack(err error) bool { return isCode(err, "40001", "40P01") }
 
-// endsStatement reports whether an error ends a statement, and not the connection. Its Severity is in
-// the language of the server's messages.
+// endsStatement reports whether an error ends a statement, and not the connection. Its Severity is
+// in the language of the server's messages.
 func endsStatement(reply *pgconn.PgError) bool {
 	return cmp.Or(reply.SeverityUnlocalized, reply.Severity) == "ERROR"
 }

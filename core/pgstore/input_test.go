@@ -226,8 +226,8 @@ func TestReadOnlyServers(t *testing.T) {
 	})
 }
 
-// An address that moves leaves connections to the old server, which takes no more writes. The first call
-// with that reply ends the old connections, and continues on a new one.
+// An address that moves leaves connections to the old server, which takes no more writes. The first
+// call with that reply ends the old connections, and continues on a new one.
 func TestAServerMoves(t *testing.T) {
 	t.Parallel()
 	before, after := prepared(t), prepared(t)

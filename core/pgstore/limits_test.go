@@ -36,8 +36,8 @@ func beginOf(key, scope string, n int) store.BeginRequest {
 	}
 }
 
-// A server with slow commits works. A duplicate that waits for such a commit is in flight. If that counted
-// as an outage, the duplicate would run unprotected, beside the first one.
+// A server with slow commits works. A duplicate that waits for such a commit is in flight. If that
+// counted as an outage, the duplicate would run unprotected, beside the first one.
 func TestDuplicatesDuringSlowCommits(t *testing.T) {
 	t.Parallel()
 	for _, commit := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
@@ -64,8 +64,8 @@ func TestDuplicatesDuringSlowCommits(t *testing.T) {
 	}
 }
 
-// wantOneRun begins an operation several times at once: one attempt begins, and the others are refused as
-// in flight.
+// wantOneRun begins an operation several times at once: one attempt begins, and the others are
+// refused as in flight.
 func wantOneRun(t *testing.T, s *Store, id, scope string) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -89,8 +89,8 @@ func wantOneRun(t *testing.T, s *Store, id, scope string) {
 	}
 }
 
-// A bound that ends a call while the server replies is no outage, neither the wait for a row nor the wait
-// for a connection.
+// A bound that ends a call while the server replies is no outage, neither the wait for a row nor
+// the wait for a connection.
 func TestBoundsAreNoOutage(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]int{"a lone caller": 1, "a full pool": 24} {
@@ -193,8 +193,8 @@ func TestConnectionsThatDied(t *testing.T) {
 	proxy.Mend()
 }
 
-// Connections that died in use, however often that happens, leave the pool to new ones. The client waits
-// for 15 s for the server to end them.
+// Connections that died in use, however often that happens, leave the pool to new ones. The client
+// waits for 15 s for the server to end them.
 func TestConnectionsThatDieInUse(t *testing.T) {
 	t.Parallel()
 	_, proxy, s := behindProxy(t, WithTimeout(hasty), WithConnections(4))

@@ -75,8 +75,8 @@ func (s *Store) listenOnce() (listened bool) {
 	return true
 }
 
-// receives passes on what arrives until it is time for the next check. It reports whether the connection
-// has not ended.
+// receives passes on what arrives until it is time for the next check. It reports whether the
+// connection has not ended.
 func (s *Store) receives(conn *pgx.Conn) bool {
 	ctx, cancel := context.WithTimeout(s.life, listenCheck)
 	defer cancel()
@@ -89,9 +89,9 @@ func (s *Store) receives(conn *pgx.Conn) bool {
 	}
 }
 
-// echoes sends a push on a connection of the pool and waits for it on the listening one. It returns false
-// if the push does not arrive: the address may lead to another server now, and the listening connection
-// still to the old one. A push that cannot be sent is no evidence.
+// echoes sends a push on a connection of the pool and waits for it on the listening one. It returns
+// false if the push does not arrive: the address may lead to another server now, and the listening
+// connection still to the old one. A push that cannot be sent is no evidence.
 func (s *Store) echoes(conn *pgx.Conn) bool {
 	err := s.greet(s.life, conn, s.listener.inbox)
 	if errors.Is(err, errUnheard) && s.life.Err() == nil {

@@ -89,8 +89,8 @@ func lockCrowd(s *redisstore.Store, key string, wait func(*lock.Locker, context.
 	}, nil
 }
 
-// releasing returns a function that releases a lease, and does so itself when the lease's context ends,
-// as a holder does that has stopped.
+// releasing returns a function that releases a lease, and does so itself when the lease's context
+// ends, as a holder does that has stopped.
 func releasing(held context.Context, release func(context.Context) error) func() {
 	stop := func() { _ = release(context.Background()) }
 	context.AfterFunc(held, stop)

@@ -15,8 +15,8 @@ import (
 )
 
 // 20,000 goroutines that want the same at once are all served, or told that the queue is full, and
-// the store does not take the server to be down. With the race detector, which takes ten times as long
-// for each of them, they are 2,000: .ci/run starts all without it.
+// the store does not take the server to be down. With the race detector, which takes ten times as
+// long for each of them, they are 2,000: .ci/run starts all without it.
 func TestTwentyThousandAtOnce(t *testing.T) {
 	goroutines := 20_000
 	if testpace.Raced {

@@ -20,8 +20,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
 )
 
-// pools are the pools of these tests: how many connections a node has, whether some are older than the
-// store, and how many callers there are.
+// pools are the pools of these tests: how many connections a node has, whether some are older than
+// the store, and how many callers there are.
 var pools = []pool{{20, false, 1}, {20, true, 8}, {60, false, 8}, {60, true, 1}, {160, false, 1}, {160, true, 8}}
 
 type pool struct {
@@ -44,9 +44,9 @@ var staleTimeout = testpace.Scale(500 * time.Millisecond)
 const few = 5
 
 // staysUp has callers lock and unlock while connections of the pool go stale, and fails the test if
-// more than most calls fail from when goStale returns, or one after four timeouts, which is a second by
-// default. That is when the server side has moved, and a new connection finds what works. It returns how
-// many calls failed until then.
+// more than most calls fail from when goStale returns, or one after four timeouts, which is a
+// second by default. That is when the server side has moved, and a new connection finds what works.
+// It returns how many calls failed until then.
 func (p pool) staysUp(t *testing.T, client redis.UniversalClient, fill, goStale func(), most int64) (before int64) {
 	t.Helper()
 	if p.shared {
@@ -158,8 +158,8 @@ func TestStaleConnections(t *testing.T) {
 }
 
 // Connections die while calls are in flight on several of them, some of which were heard a moment
-// before: all of these calls are sent again. The first of them lost its reply while another connection
-// still worked.
+// before: all of these calls are sent again. The first of them lost its reply while another
+// connection still worked.
 func TestCallsInFlightOnSilentConnections(t *testing.T) {
 	t.Parallel()
 	timeout := testpace.Scale(2 * time.Second)
@@ -207,7 +207,7 @@ func (d *dialed) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return conn, err
 }
 
-// conns returns those that are open.
+// conns returns the open connections.
 func (d *dialed) conns() map[net.Conn]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -226,8 +226,8 @@ func (c *dialedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// New closes the idle connections from before, which nobody watches, also those that the client has
-// opened in advance, and never used.
+// New closes the client's idle connections, which the store does not watch. Some were never used:
+// the client opened them in advance.
 func TestNewClosesIdleConnections(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -283,9 +283,10 @@ func behindSentinel(s *redistest.Sentinel, sentinel string, dial dialer) *redis.
 	})
 }
 
-// Behind Sentinel few calls fail after a failover that leaves the old master alive, as a replica with
-// its clients' connections open. They are counted from when the sentinel names the new master, and the
-// old one takes no writes. The client closes its connections if the sentinel's push arrives.
+// Behind Sentinel few calls fail after a failover that leaves the old master alive, as a replica
+// with its clients' connections open. They are counted from when the sentinel names the new master,
+// and the old one takes no writes. The client closes its connections if the sentinel's push
+// arrives.
 func TestStaleConnectionsBehindSentinel(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{true, false} {
@@ -308,8 +309,8 @@ func TestStaleConnectionsBehindSentinel(t *testing.T) {
 	}
 }
 
-// A master that hangs is replaced while its connections are silent, and the breaker is open: it closes
-// in time after the sentinel names the new master.
+// A master that hangs is replaced while its connections are silent, and the breaker is open: it
+// closes in time after the sentinel names the new master.
 func TestAMasterBehindSentinelHangs(t *testing.T) {
 	t.Parallel()
 	for _, p := range pools {

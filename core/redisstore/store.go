@@ -45,15 +45,15 @@ import (
 // that time does not count against the timeout while Redis is replying, up to three times the
 // timeout. If Redis does not reply, the call fails within one and a half times the timeout.
 //
-// Each node has a circuit breaker, which opens on what a new connection says. It opens with the first
-// call that is refused a connection. A call that fails otherwise, or has no reply for half of the
-// timeout, has the node probed by a script that writes, on a connection of the probe's own; the
+// Each node has a circuit breaker, which opens on what a new connection says. It opens with the
+// first call that is refused a connection. A call that fails otherwise, or has no reply for half of
+// the timeout, has the node probed by a script that writes, on a connection of the probe's own; the
 // breaker opens if the probe is refused, or has no reply for the timeout. So a node that hangs
 // costs each caller two calls at most, of the timeout each. While the breaker is open, calls fail
 // at once, and the node is probed every 250 ms. Only calls that finish something, such as releases,
-// are still tried; and, if the node only takes no writes, those that read, such as Inspect, List
-// and Peek. While calls to a Cluster fail, the store refreshes its map once a second, to find a
-// replica that has taken over.
+// are still tried. If the node refuses writes alone, Inspect, List and Peek are tried, too. While
+// calls to a Cluster fail, the store refreshes its map once a second, to find a replica that has
+// taken over.
 //
 // If the probe works, and a pooled connection led to a server that takes no writes, or none of the
 // pool was heard since one fell silent, the store closes the connections that are older than the
@@ -143,8 +143,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 
 // New returns a store on client. The caller closes the client, after the store. New sends nothing
 // yet. A *redis.Client, or that of a Cluster's node, gets a hook that watches its dials and its
-// connections, so that an unreachable server and stale connections are noticed at once; after Close the
-// hook does nothing. Idle connections from before are closed, since nobody watches them.
+// connections, so that an unreachable server and stale connections are noticed at once; after Close
+// the hook does nothing. Idle connections from before are closed, since nobody watches them.
 //
 // It returns an error for an option out of its range, and for a client that is nil, does not have
 // ContextTimeoutEnabled, or is neither a *redis.Client nor a *redis.ClusterClient. A Ring is

@@ -25,14 +25,14 @@
 //
 // Requests are granted in the order in which they reached the store, across all processes. The
 // first one that does not fit blocks those behind it, even if they would fit: otherwise small ones
-// would starve a large one. [WithReserve] makes tiers, of which one goes before the other. The queue
-// of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops waiting leaves the
-// queue, and the next moves up at once.
+// would starve a large one. [WithReserve] makes tiers, of which one goes before the other. The
+// queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops waiting leaves
+// the queue, and the next moves up at once.
 //
 // Callers of one process with the same weight and settings queue in the process, which has up to 16
 // places for them in the store, and no more than there is room for. A permit that is released while
-// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the store;
-// one with a reserve is not.
+// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the
+// store; one with a reserve is not.
 //
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
 // for more permits while it holds some can wait for itself, or for another that does the same,
@@ -95,8 +95,9 @@ type core struct {
 // key.
 //
 // Semaphores with the same name should have the same capacity and settings; different ones in this
-// process are logged. If some callers need other settings, use [Semaphore.With]. A Semaphore that is
-// dropped without Close is collected when it has no permit any more, or a third of a lease later.
+// process are logged. If some callers need other settings, use [Semaphore.With]. A Semaphore that
+// is dropped without Close is collected when it has no permit any more, or a third of a lease
+// later.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
 // [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes
@@ -157,15 +158,15 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 }
 
 // Close closes the Semaphore: waiters and later calls return [ErrClosed], and the context of every
-// permit ends with it. Close then waits up to 5 s until the holders have released their permits, which
-// are renewed during that time, and until the store has confirmed it. A permit that is still held then
-// is not released, since others could use its room beside the work that goes on: it expires with its
-// TTL, unless it is released before. Close does not wait for permits that are not renewed
-// ([WithoutRenewal]), which expire. Its error has the number of permits that may be held until their
-// leases expire. It does not close the store.
+// permit ends with it. Close then waits up to 5 s until the holders have released their permits,
+// which are renewed during that time, and until the store has confirmed it. A permit that is still
+// held then is not released, since others could use its room beside the work that goes on: it
+// expires with its TTL, unless it is released before. Close does not wait for permits that are not
+// renewed ([WithoutRenewal]), which expire. Its error has the number of permits that may be held
+// until their leases expire. It does not close the store.
 //
-// The store's Shutdown does the same for every Semaphore on it, until its context ends. Work that holds
-// a permit and calls either of them waits for itself, that long.
+// The store's Shutdown does the same for every Semaphore on it, until its context ends. Work that
+// holds a permit and calls either of them waits for itself, that long.
 func (s *Semaphore) Close() error {
 	s.namesake.Leave()
 	return s.pool.Close()

@@ -74,8 +74,9 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 	})
 }
 
-// A holder that takes a while to stop, longer than its lease, keeps its permit until it has stopped.
-// Close waits for it, and for 5 s at most; one that goes on keeps its permit until it expires.
+// A holder that takes a while to stop, longer than its lease, keeps its permit until it has
+// stopped. Close waits for it, and for 5 s at most; one that goes on keeps its permit until it
+// expires.
 func TestCloseWaitsForHolders(t *testing.T) {
 	const short = time.Second
 	inBubble(t, func(t *testing.T, w *wiretap) {

@@ -24,18 +24,18 @@ type Store interface {
 
 	// Shutdown closes the mechanisms on the store: from then on, calls that would begin something
 	// return ErrClosed, and so do calls that wait. Shutdown withdraws the mechanisms' places in
-	// queues, ends the contexts of their leases, and waits until the holders have released them, and
-	// until what is pending is finished, such as attempts and completions that the store has not
-	// confirmed. During that time leases are renewed. Shutdown releases none itself, since another
-	// could begin beside work that goes on: what is held when ctx ends is left to expire, and Shutdown
-	// does not wait for leases that are not renewed. Its error says what is left: leases that may stay
-	// held until they expire, and completions. It may be called again to continue. Call it after the
-	// server's own shutdown and before Close.
+	// queues, ends the contexts of their leases, and waits until the holders have released them. It
+	// also waits for attempts, and for completions that the store has not confirmed. During that
+	// time leases are renewed. Shutdown releases none itself, since another could begin beside work
+	// that goes on: what is held when ctx ends is left to expire, and Shutdown does not wait for
+	// leases that are not renewed. Its error says what is left: leases that may stay held until
+	// they expire, and completions. It may be called again to continue. Call it after the server's
+	// own shutdown and before Close.
 	Shutdown(ctx context.Context) error
 
-	// Close is a Shutdown of a second at most, whose error it returns. It then ends the store and all
-	// that the store started: from then on every method returns ErrClosed, releases included. It does
-	// not close the client that the store was built on.
+	// Close is a Shutdown of a second at most, whose error it returns. It then ends the store and
+	// all that the store started: from then on every method returns ErrClosed, releases included.
+	// It does not close the client that the store was built on.
 	Close() error
 }
 

@@ -159,9 +159,9 @@ func (x *guardExchange[C]) route() string {
 }
 
 // runInto calls the handler, which answers into w. What a handler that returns an error answers is
-// up to the application's error handler, so that is called here, and not again by the framework. The
-// error of a context that is over is no answer. It reports whether the answer is made outside of the
-// capture.
+// up to the application's error handler, so that is called here, and not again by the framework.
+// The error of a context that is over is no answer. It reports whether the answer is made outside
+// of the capture.
 func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	defer keepForm(x.request, r)
 	before := x.left()

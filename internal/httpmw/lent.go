@@ -14,9 +14,9 @@ import (
 // copied for those after it. A function gets an error instead of more than may be copied; the
 // handler gets the whole body in any case.
 //
-// It is the request's only while a function is called, and after that if one has read of it: the server
-// finds in its own request what a client whose request is refused has not sent yet. The middleware of one
-// chain share it.
+// It is the request's only while a function is called, and after that if one has read of it: the
+// server finds in its own request what a client whose request is refused has not sent yet. The
+// middleware of one chain share it.
 type lentBody struct {
 	request  *http.Request
 	original io.ReadCloser

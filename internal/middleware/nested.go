@@ -12,8 +12,8 @@ import (
 
 // visits are the requests that limiters have let pass and whose handlers run, each by a hash. A
 // limit finds here that it stands twice in the chain of a request. A mark in the request's context,
-// as locks and guards have it, would cost two allocations. A hash has eight places, which share a cache
-// line; a ninth request with the same ones is not found.
+// as locks and guards have it, would cost two allocations. A hash has eight places, which share a
+// cache line; a ninth request with the same ones is not found.
 var (
 	visits     [512][8]atomic.Uint64
 	visitsSeed = maphash.MakeSeed()
@@ -32,8 +32,8 @@ func (v Visit) End() {
 	}
 }
 
-// visit takes one of the places for a hash, or none if others have them all. It reports whether the hash
-// has one already.
+// visit takes one of the places for a hash, or none if others have them all. It reports whether the
+// hash has one already.
 func visit(places *[8]atomic.Uint64, id uint64) (v Visit, again bool) {
 	for i := range places {
 		if places[i].Load() == id {

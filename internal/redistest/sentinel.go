@@ -71,8 +71,8 @@ func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
 	return client
 }
 
-// SetDownAfter sets how long a server has to be silent before the sentinel takes it to be down: half a second at
-// first, for which a busy machine may not run it.
+// SetDownAfter sets how long a server has to be silent before the sentinel takes it to be down:
+// half a second at first, for which a busy machine may not run it.
 func (s *Sentinel) SetDownAfter(downAfter time.Duration) {
 	s.t.Helper()
 	client := s.sentinel.Client()
@@ -81,9 +81,9 @@ func (s *Sentinel) SetDownAfter(downAfter time.Duration) {
 	}
 }
 
-// Promote has the sentinel promote the replica while the master works, and returns when the sentinel
-// names the replica. The old master goes on as one, for up to 10 seconds, until the sentinel demotes it
-// and ends its connections.
+// Promote has the sentinel promote the replica while the master works, and returns when the
+// sentinel names the replica. The old master goes on as one, for up to 10 seconds, until the
+// sentinel demotes it and ends its connections.
 func (s *Sentinel) Promote() {
 	s.t.Helper()
 	sentinel := s.sentinel.Client()

@@ -77,8 +77,8 @@ func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 // URL is the server's address as the -redis flag of the examples takes it.
 func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
 
-// patience is longer than a busy machine takes to reply: after it a client repeats a command that may
-// have been carried out. A store bounds the time of its calls itself.
+// patience is longer than a busy machine takes to reply: after it a client repeats a command that
+// may have been carried out. A store bounds the time of its calls itself.
 const patience = 5 * time.Second
 
 // Client returns a client, closed when the test ends.
@@ -230,8 +230,8 @@ func until(t testing.TB, what string, holds func() bool) {
 }
 
 // newDir returns a directory that is removed with the test. It is in memory, where there is room: a
-// node of a Cluster writes its configuration to disk when another one fails, and does not reply until
-// that is done: on a busy disk for hundreds of milliseconds.
+// node of a Cluster writes its configuration to disk when another one fails, and does not reply
+// until that is done: on a busy disk for hundreds of milliseconds.
 func newDir(t testing.TB) string {
 	t.Helper()
 	dir, err := testproc.NewDir()

@@ -100,7 +100,8 @@ func TestTinyOfLongFaults(t *testing.T) {
 	}
 }
 
-// What is broken in the store is found, whatever else happens: a busy machine takes longer to meet it.
+// What is broken in the store is found, whatever else happens: a busy machine takes longer to meet
+// it.
 func TestBugsAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("keeps all cores busy for half a minute")

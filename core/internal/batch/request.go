@@ -8,7 +8,8 @@ type Urgency int
 const (
 	// Ordinary requests fail at once while the breaker is open.
 	Ordinary Urgency = iota
-	// Reading ones change nothing: they are also sent while it is open because the server takes no writes.
+	// Reading ones change nothing: they are also sent while it is open because the server takes no
+	// writes.
 	Reading
 	// Finishing ones end something that was begun: they are always sent.
 	Finishing

@@ -183,7 +183,8 @@ func TestTheZeroCallDoesNotCount(t *testing.T) {
 	})
 }
 
-// Calls that fail together share a probe. A call that was sent before the latest probe needs no other one.
+// Calls that fail together share a probe. A call that was sent before the latest probe needs no
+// other one.
 func TestDoubtsShareAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

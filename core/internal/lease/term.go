@@ -140,8 +140,8 @@ func (t *Term) End(cause error) {
 	}
 }
 
-// Stop ends the contexts with this cause, unless they have already ended, and those that begin later.
-// The term goes on: their holders may need time to stop.
+// Stop ends the present contexts and all later ones with this cause. The term goes on, since
+// holders may need time to stop.
 func (t *Term) Stop(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,8 +165,8 @@ func (t *Term) Valid() bool {
 	return t.over == nil && time.Now().Before(t.validUntil)
 }
 
-// Due reports whether to renew the hold: the term, and the time of its contexts, is not over, and it
-// is not to lapse.
+// Due reports whether to renew the hold: the term, and the time of its contexts, is not over, and
+// it is not to lapse.
 func (t *Term) Due() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

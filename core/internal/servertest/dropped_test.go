@@ -59,8 +59,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A lock is renewed, and the store's shutdown ends its contexts and waits for its release, although its
-// Locker was dropped.
+// A lock is renewed, and the store's shutdown ends its contexts and waits for its release, although
+// its Locker was dropped.
 func TestALeaseOutlivesItsLocker(t *testing.T) {
 	stores(t, func(t *testing.T, st store.Store) {
 		ttl := testpace.Scale(300 * time.Millisecond)

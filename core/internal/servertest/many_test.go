@@ -21,8 +21,8 @@ import (
 // If it is set, the silence lasts 8 s instead of 3. 100,000 locks take about a minute.
 const manyLocks = "LOCKKEEPER_MANY_LOCKS"
 
-// Many locks outlive a server that does not reply when their renewals are due, and none is left when
-// their Locker is closed, whose holders then release them all at once.
+// Many locks outlive a server that does not reply when their renewals are due, and none is left
+// when their Locker is closed, whose holders then release them all at once.
 func TestManyLocksOutliveASilence(t *testing.T) {
 	n, ttl, silence, timeout := 5000, 30*time.Second, 3*time.Second, 2*time.Second // the machine may be busy
 	if text := os.Getenv(manyLocks); text != "" {

@@ -92,14 +92,14 @@ func (Echo) Refuse(c *echo.Context, d policy.Denial) (code int, err error) {
 	return status(c, denied), denied
 }
 
-// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without a
-// status, so an application that keeps it may have middleware for its errors.
+// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without
+// a status, so an application that keeps it may have middleware for its errors.
 func (e Echo) Renders(c *echo.Context, err error) bool {
 	return e.StatusOf(err) != 0 || !isOwn(c.Echo().HTTPErrorHandler)
 }
 
-// isOwn reports whether an error handler is echo's own, with any argument. The compiler may have a copy
-// of it in each function that makes one, which has its name.
+// isOwn reports whether an error handler is echo's own, with any argument. The compiler may have a
+// copy of it in each function that makes one, which has its name.
 func isOwn(h echo.HTTPErrorHandler) bool {
 	code := runtime.FuncForPC(reflect.ValueOf(h).Pointer())
 	return code != nil && strings.Contains(code.Name(), "DefaultHTTPErrorHandler.func")

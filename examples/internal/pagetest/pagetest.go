@@ -27,8 +27,9 @@ const requireBrowser = "LOCKKEEPER_REQUIRE_BROWSER"
 // Screenshots is the environment variable that names a folder for pictures of the page.
 const Screenshots = "LOCKKEEPER_SCREENSHOTS"
 
-// Browser returns a headless browser with cookies of its own, which ends with the test. Tests that run
-// side by side share its process, up to three at a time: each of them keeps a core busy. It skips with -short.
+// Browser returns a headless browser with cookies of its own, which ends with the test. Tests that
+// run side by side share its process, up to three at a time: each of them keeps a core busy. It
+// skips with -short.
 func Browser(t *testing.T) context.Context {
 	t.Helper()
 	if testing.Short() {

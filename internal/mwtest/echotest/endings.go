@@ -53,8 +53,8 @@ func Ends[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], more
 	return all
 }
 
-// chargedStatuses tests that an error without a status is left to middleware outside while echo's own
-// error handler is in place: its status is not known, and charged. An error handler of the
+// chargedStatuses tests that an error without a status is left to middleware outside while echo's
+// own error handler is in place: its status is not known, and charged. An error handler of the
 // application's is called.
 func chargedStatuses[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, app := range map[string]App[C, M]{

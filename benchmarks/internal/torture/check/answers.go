@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// mostFailed is how many steady calls of a process may fail when its connections are stale: three of
-	// each caller, of which there are two.
+	// mostFailed is how many steady calls of a process may fail when its connections are stale:
+	// three of each caller, of which there are two.
 	mostFailed = 6
 	// recovery is for how many timeouts of the store they may.
 	recovery = 4
-	// slower is how many times as long steady calls may take beside a crowd in one scope as beside one
-	// in many, and brisk what is never too long.
+	// slower bounds the ratio of the durations of steady calls beside a crowd in one scope, and
+	// beside a crowd in many. A duration below brisk is never too long.
 	slower = 3
 	brisk  = 30 * time.Millisecond
 )
@@ -90,14 +90,14 @@ func (c *checker) recovered(f Fault, steady []*history.Call) {
 	}
 }
 
-// refusedAtFirst reports whether a call was refused at once because a probe from before had found the
-// server to be what it was then: the next one follows after a timeout.
+// refusedAtFirst reports whether a call was refused at once because a probe from before had found
+// the server to be what it was then: the next one follows after a timeout.
 func refusedAtFirst(f Fault, call *history.Call) bool {
 	return time.Duration(call.Returned-call.Called) < f.Timeout/10 && time.Duration(call.Returned-f.From) < 3*f.Timeout/2
 }
 
-// replied reports whether the server has replied in time between two times, as far as is known: what a
-// fault before has done may last for a while.
+// replied reports whether the server has replied in time between two times, as far as is known:
+// what a fault before has done may last for a while.
 func (c *checker) replied(from, to int64) bool {
 	return !c.unanswered(from, to) && slices.ContainsFunc(c.faults, func(f Fault) bool { return f.answers() && f.From <= from && to <= f.To })
 }
@@ -126,8 +126,8 @@ func (c *checker) crowd(f Fault, steady []*history.Call) {
 	}
 }
 
-// slowest returns how long the calls of a process between two times took at p99. One that has failed
-// took for ever.
+// slowest returns the p99 of the durations of a process's calls between two times. A call that
+// failed counts as an hour.
 func slowest(all []*history.Call, worker string, from, to int64) time.Duration {
 	var took []time.Duration
 	for _, call := range all {

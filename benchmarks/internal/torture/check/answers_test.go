@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
 )
 
-// fault adds a fault beside which the server replies to new connections within 10 ms, and whose store
-// has a timeout of 250 ms.
+// fault adds a fault beside which the server replies to new connections within 10 ms, and whose
+// store has a timeout of 250 ms.
 func (p *planted) fault(from, to int, change func(f *Fault)) {
 	f := Fault{Name: "fault", Target: "a", From: at(from), To: at(to), Slowest: 10 * time.Millisecond, Timeout: 250 * time.Millisecond}
 	change(&f)

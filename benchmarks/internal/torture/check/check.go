@@ -30,12 +30,13 @@ type Fault struct {
 	Emptied bool
 	// Failover says the same of its locks and permits.
 	Failover bool
-	// Stale says that from From on all connections from before were of no use, while new ones worked.
+	// Stale says that from From on all connections from before were of no use, while new ones
+	// worked.
 	Stale bool
-	// Replies says that the server went on to reply between From and To.
+	// Replies means that the server replied in time between From and To.
 	Replies bool
-	// Slowest is how long the server took to reply to a new connection beside a fault that is Stale or
-	// Replies: if that is long, the machine was too busy to tell what the fault has done.
+	// Slowest is the longest time that the server took to reply to a new connection beside the
+	// fault. If it is long, the machine was too busy to judge the fault.
 	Slowest time.Duration
 	// Timeout is that of the store.
 	Timeout time.Duration

@@ -26,7 +26,7 @@ type Fault struct {
 	Moves bool
 	// Stale says that all connections from before the fault are of no use, while new ones work.
 	Stale bool
-	// Replies says that the server goes on to reply in time.
+	// Replies means that the server replies in time during the fault.
 	Replies bool
 	// stores are those that can have it; none means all with servers.
 	stores []string
@@ -39,8 +39,8 @@ type Hit struct {
 	Target string
 	Count  int64         // such as delayed replies, where that can be counted
 	Step   time.Duration // of the server's clock
-	// Failover says that another server has taken over, without what the one before has told nobody: it has
-	// lost token buckets, and locks and permits, whose holders the fence tells apart.
+	// Failover means that another server took over without the writes that were not replicated.
+	// They may be of token buckets, locks and permits.
 	Failover bool
 	From     int64 // when the fault began, if it had to be prepared
 	Turned   int64 // see check.Fault

@@ -87,8 +87,8 @@ func received(ctx context.Context, master, replica *site.Server) error {
 	return err
 }
 
-// movePostgres has a replica take over all that the server has: meanwhile the network keeps what
-// workers send.
+// movePostgres promotes a replica that has all commits of the server. The network delays the bytes
+// that workers send meanwhile.
 func movePostgres(ctx context.Context, t *Target) (hit Hit, err error) {
 	mend, cancel := mending(ctx)
 	defer cancel()
@@ -114,8 +114,8 @@ func movePostgres(ctx context.Context, t *Target) (hit Hit, err error) {
 	return hit, err
 }
 
-// silentReplica has the server's commits wait for a replica that says nothing. Then that goes on, or
-// takes over without what it has not received.
+// silentReplica stops the synchronous replica of the server, so that commits wait. Then the replica
+// goes on, or takes over without the commits that it has not received.
 func silentReplica(ctx context.Context, t *Target) (hit Hit, err error) {
 	mend, cancel := mending(ctx)
 	defer cancel()

@@ -102,7 +102,8 @@ func (s *Postgres) until(ctx context.Context, query string) error {
 	})
 }
 
-// Synchronous makes commits wait for a replica, and returns when they do, and it has those from before.
+// Synchronous makes commits wait for a replica, and returns when they do, and it has those from
+// before.
 func (s *Postgres) Synchronous(ctx context.Context) error {
 	if err := s.Configure(ctx, "synchronous_standby_names = '*'"); err != nil {
 		return err

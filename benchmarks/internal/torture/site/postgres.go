@@ -61,7 +61,8 @@ func (s *Site) startPostgres(ctx context.Context, workers int) error {
 	return err
 }
 
-// administer returns a server with connections of its superuser. If that fails, it stops the server.
+// administer returns a server with connections of its superuser. If that fails, it stops the
+// server.
 func administer(ctx context.Context, server *pgserver.Server) (*Postgres, error) {
 	pool, err := pgxpool.New(ctx, server.DSN()+"&application_name="+admin)
 	if err != nil {

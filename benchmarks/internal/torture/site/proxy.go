@@ -18,9 +18,9 @@ type Rules struct {
 	LosePushes   bool
 	RepeatPushes bool
 
-	// Of scripts, or of statements: how many in a hundred. A repeated script runs twice, and the client
-	// gets the second reply; statements are not repeated, since their client never sends one again. A lost
-	// reply cuts the connection, or leaves it without any further one.
+	// Of scripts, or of statements: how many in a hundred. A repeated script runs twice, and the
+	// client gets the second reply; statements are not repeated, since their client never sends one
+	// again. A lost reply cuts the connection, or leaves it without any further one.
 	RepeatRequests, CutReplies, Silence int
 
 	BlackHole bool // nothing arrives, until it is over; then all of it
@@ -98,8 +98,8 @@ func (p *Proxy) MoveTo(target string) {
 	p.target = target
 }
 
-// Strand makes the open connections lead nowhere, and ends none of them: nothing arrives on them any
-// more, either way. New ones work.
+// Strand makes the open connections lead nowhere, and ends none of them: nothing arrives on them
+// any more, either way. New ones work.
 func (p *Proxy) Strand() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 
 // Order is what a worker does beside its job, until the next one.
 type Order struct {
-	// Crowd is a number of further callers of guards, locks and limits, which nobody checks: each with
-	// a scope and keys of its own, unless they are Hot.
+	// Crowd is a number of further callers of guards, locks and limits, whose calls are not
+	// checked. Each has a scope and keys of its own, unless they are Hot: then all have the same.
 	Crowd int
 	Hot   bool
 }

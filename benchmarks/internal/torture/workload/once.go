@@ -21,8 +21,8 @@ const Effects = "effects"
 
 var errChanged = errors.New("changed its mind")
 
-// once requests an operation whose effect is a row in a table, in the transaction of its record, and
-// requests it again if it has left before the reply.
+// once requests an operation whose effect is a row in a table, in the transaction of its record,
+// and requests it again if it has left before the reply.
 func (a *actor) once() {
 	ctx, cancel := a.patience()
 	defer cancel()

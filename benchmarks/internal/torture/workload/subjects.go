@@ -134,7 +134,8 @@ func Subjects() []Subject {
 	}
 }
 
-// SteadyName is the name of the subject that fails only if the store does, and takes as long as that.
+// SteadyName is the name of the subject that fails only if the store does, and takes as long as
+// that.
 const SteadyName = "steady"
 
 // OnceName is the name of the subject whose effects are in a table.

@@ -28,7 +28,7 @@ import (
 // Variable marks a process as a worker.
 const Variable = "LOCKKEEPER_TORTURE_WORKER"
 
-// Job is what a worker is told, as the first line of JSON on its standard input. It works until that is
+// Job is the first line of JSON on a worker's standard input. The worker works until the input is
 // closed, and writes its history to its standard output. Later lines are Orders.
 type Job struct {
 	Name  string

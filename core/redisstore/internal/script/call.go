@@ -33,7 +33,8 @@ type Urgency = batch.Urgency
 const (
 	// Ordinary calls fail at once while the breaker is open.
 	Ordinary = batch.Ordinary
-	// Reading calls change nothing: they are also made while it is open because the server takes no writes.
+	// Reading calls change nothing: they are also made while it is open because the server takes no
+	// writes.
 	Reading = batch.Reading
 	// Finishing calls end something that was begun: they are always tried.
 	Finishing = batch.Finishing

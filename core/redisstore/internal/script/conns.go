@@ -15,9 +15,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A pooled connection may lead to a server that its address no longer means, or nowhere, while a new
-// one works. The pool would find that out one by one. So the store watches the client's connections,
-// and drops those from before together when a new one has shown that they are stale.
+// A pooled connection may lead to a server that its address no longer means, or nowhere, while a
+// new one works. The pool would find that out one by one. So the store watches the client's
+// connections, and drops those from before together when a new one has shown that they are stale.
 
 // watchedConn is a connection of the client.
 type watchedConn struct {
@@ -104,8 +104,8 @@ func (w *dialWatch) closeIdle(then int64) {
 	}
 }
 
-// closeSilent closes connections that are older than the first silence, have not been heard since the
-// last one began, and are being read. What was written just now may still be answered.
+// closeSilent closes connections that are older than the first silence, have not been heard since
+// the last one began, and are being read. What was written just now may still be answered.
 func (w *dialWatch) closeSilent(first, last int64, now time.Duration) {
 	late := w.clock() - int64(now)
 	for _, c := range w.find(func(c *watchedConn) bool {
@@ -129,8 +129,8 @@ func (w *dialWatch) find(which func(*watchedConn) bool) (all []*watchedConn) {
 // doubts is why a node is probed, for the connections of its pool. Times are by dialWatch.clock.
 type doubts struct {
 	refused atomic.Bool // a connection led to a server that takes no writes
-	// Since when connections have been silent, for too long for a reply on its way: the first one, and
-	// the last one.
+	// Since when connections have been silent, for too long for a reply on its way: the first one,
+	// and the last one.
 	first, last atomic.Int64
 }
 
@@ -145,9 +145,9 @@ func (n *Node) doubtSilence(c *callContext) {
 	n.breaker.Doubt(c.since())
 }
 
-// dropStale drops the connections of the pool that are older than a new one, which was asked then and
-// has shown that they are stale: they led elsewhere, or none of them was heard while one was silent.
-// After an outage nobody knows.
+// dropStale drops the connections of the pool that are older than a new one, which was asked then
+// and has shown that they are stale: they led elsewhere, or none of them was heard while one was
+// silent. After an outage nobody knows.
 func (n *Node) dropStale(asked int64) {
 	refused, first := n.doubts.refused.Swap(false), n.doubts.first.Swap(0)
 	last := n.doubts.last.Load() + int64(n.replyIn()/10) // replies were still on their way, on other connections
@@ -161,10 +161,11 @@ func (n *Node) dropStale(asked int64) {
 	}
 }
 
-// closeIdle closes the idle connections of the pool, also those that are older than the store, which
-// nobody watches. Nothing is sent: the time for it is over, and the client closes a connection whose
-// command has failed. It takes them at once, since the client tries the handshake of one that had none
-// until ctx ends; and meanwhile the client opens no others, which it would return first.
+// closeIdle closes the idle connections of the pool, also those that are older than the store,
+// which nobody watches. Nothing is sent: the time for it is over, and the client closes a
+// connection whose command has failed. It takes them at once, since the client tries the handshake
+// of one that had none until ctx ends; and meanwhile the client opens no others, which it would
+// return first.
 func (n *Node) closeIdle() {
 	if n.server.Options().WriteTimeout < 0 { // no time is over
 		return

@@ -208,8 +208,8 @@ func (d *deadlines) due() (half []*callContext) {
 	return half
 }
 
-// refuse ends the calls of a node that have sent nothing, since its server is unreachable, or refuses
-// them. One that only takes no writes does not refuse those that read.
+// refuse ends the unsent calls of a node whose server is unreachable, or refuses them. Calls that
+// read go on if the server refuses writes alone.
 func (d *deadlines) refuse(n *Node, err error) {
 	writesOnly := redisfault.RefusesWrites(err)
 	d.mu.Lock()

@@ -155,8 +155,8 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 	return replied
 }
 
-// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends the
-// more urgent steps.
+// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends
+// the more urgent steps.
 func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
 	for _, r := range batch {
 		r.Finish(err)
