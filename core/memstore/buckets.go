@@ -279,8 +279,7 @@ func (b *buckets) charge(asks []asked, times int64, moved bool, debts *store.Deb
 }
 
 // makeRoom reports whether n more buckets fit, after it has removed full ones, and evicted others
-// of other keys if it must. What it looks at is bounded: if that is all to be spared, it reports
-// false.
+// of other keys if it must. If all that it looks at are to be spared, it reports false.
 func (b *buckets) makeRoom(shard *bucketShard, n int, all requests, now time.Duration) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {

@@ -229,7 +229,8 @@ func (t *bucketTable) sweep(n int, now time.Duration) {
 }
 
 // evict removes one bucket whose key is not to be spared: of those in a few random parts of the
-// table, the one that will be full first. It reports false if there is none. It removes no hold.
+// table, the one that will be full first. It removes no hold. It reports false if there is none
+// among some hundred buckets.
 //
 // The parts are random, and several, since a part out of which one has just been evicted has none
 // left that owes little; and of buckets alike each is as likely to go, so that no part is emptied.
@@ -259,6 +260,16 @@ func (t *bucketTable) evict(spare func(s *bucketSlot) bool) bool {
 				}
 			}
 			at++
+		}
+	}
+	// Those parts may have had nothing but holds, which are up to half of the table.
+	for i, spared := 0, 0; least < 0 && spared < parts*each && i < len(t.slots); i++ {
+		if s := &t.slots[i]; s.space == 0 || s.isHold() {
+			continue
+		} else if spare(s) {
+			spared++
+		} else {
+			least = i
 		}
 	}
 	if least < 0 {

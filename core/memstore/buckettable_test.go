@@ -184,6 +184,24 @@ func TestEvictionIsBounded(t *testing.T) {
 	}
 }
 
+// An eviction finds the only bucket of a table, wherever the holds stand.
+func TestEvictionBesideHolds(t *testing.T) {
+	none := func(*bucketSlot) bool { return false }
+	for at := range 200 {
+		var table bucketTable
+		for i := range 200 {
+			full := time.Hour
+			if i != at {
+				full |= holdMark
+			}
+			table.add(bucketID{"key", space(1 + i)}, uint32(i+1)*21_474_836, full, 0)
+		}
+		if !table.evict(none) || table.count != 199 || table.holds != 199 {
+			t.Fatalf("bucket %d: %d slots are left, %d of holds", at, table.count, table.holds)
+		}
+	}
+}
+
 func TestKeysOfAnyLength(t *testing.T) {
 	s := New()
 	defer s.Close()
