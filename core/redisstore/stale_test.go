@@ -157,6 +157,22 @@ func TestStaleConnections(t *testing.T) {
 	}
 }
 
+// Connections die, and the client waits for replies for less time than the store does.
+func TestSilentConnectionsOfAnImpatientClient(t *testing.T) {
+	t.Parallel()
+	for _, p := range pools {
+		t.Run(p.String(), func(t *testing.T) {
+			proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
+			client := redis.NewClient(&redis.Options{
+				Addr: proxy.Addr(), PoolSize: 200, MinIdleConns: 4, ContextTimeoutEnabled: true, MaintNotificationsConfig: noNotices,
+				ReadTimeout: staleTimeout / 4,
+			})
+			t.Cleanup(func() { _ = client.Close() })
+			p.staysUp(t, client, func() { fillPool(t, client, p.conns) }, proxy.Strand, few)
+		})
+	}
+}
+
 // Connections die while calls are in flight on several of them, some of which were heard a moment
 // before: all of these calls are sent again. The first of them lost its reply while another
 // connection still worked.

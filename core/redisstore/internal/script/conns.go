@@ -137,7 +137,7 @@ type doubts struct {
 // doubtSilence has the node probed, since a call has no reply, or no connection.
 func (n *Node) doubtSilence(c *callContext) {
 	sent := c.sent.since()
-	if n.server != nil && !sent.IsZero() && time.Since(sent) >= n.owner.config.Timeout/4 {
+	if n.server != nil && !sent.IsZero() && time.Since(sent) >= n.replyIn()/4 {
 		since := int64(sent.Sub(n.dials.made))
 		n.doubts.first.CompareAndSwap(0, since)
 		n.doubts.last.Store(since)
@@ -157,7 +157,7 @@ func (n *Node) dropStale(asked int64) {
 	n.closeIdle()
 	n.dials.closeIdle(asked)
 	if first != 0 {
-		n.dials.closeSilent(first, last, n.owner.config.Timeout/4)
+		n.dials.closeSilent(first, last, n.replyIn()/4)
 	}
 }
 

@@ -25,11 +25,11 @@ type deadlines struct {
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is that of a call. When half of the time is over, the node is probed: a call that has to
-// end then ends with an answer to why.
+// deadline is that of a call. When half of the time for a reply is over, the node is probed: a call
+// that has to end then ends with an answer to why.
 type deadline struct {
 	end time.Time
-	at  time.Time // end, or the middle before that
+	at  time.Time // end, or before that when the node is probed
 	of  *callContext
 
 	next, prev *deadline // guarded by deadlines.mu, as over
@@ -76,7 +76,7 @@ func (d *deadlines) context(ctx context.Context, n *Node, connectIn, replyIn tim
 	c.began = time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.add(&c.deadline, c.began, connectIn)
+	d.add(&c.deadline, c.began, connectIn, connectIn)
 	return c
 }
 
@@ -97,7 +97,7 @@ func (c *callContext) written(at time.Time) {
 	defer d.mu.Unlock()
 	if !c.deadline.over {
 		d.remove(&c.deadline)
-		d.add(&c.deadline, at, c.replyIn)
+		d.add(&c.deadline, at, c.replyIn, c.node.replyIn())
 	}
 }
 
@@ -114,10 +114,10 @@ func (d *deadlines) release(c *callContext) {
 	}
 }
 
-// add adds a deadline. The caller holds mu.
-func (d *deadlines) add(l *deadline, began time.Time, timeout time.Duration) {
+// add adds a deadline; patience is how long the client waits. The caller holds mu.
+func (d *deadlines) add(l *deadline, began time.Time, timeout, patience time.Duration) {
 	l.end = began.Add(timeout)
-	d.insert(l, began.Add(timeout/2))
+	d.insert(l, began.Add(min(timeout, patience)/2))
 }
 
 // insert inserts a deadline in order: nearly always at the end, since nearly all have the same
