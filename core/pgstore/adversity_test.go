@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
@@ -128,7 +129,7 @@ func TestDeadlocksAreResolved(t *testing.T) {
 	var between sync.WaitGroup
 	between.Add(2)
 	both := func(first, second int, meet *sync.Once) error {
-		_, err := run(t.Context(), s, step{operation: opRenewLeases, writes: true}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
+		_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opRenewLeases, Writes: true}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
 			return struct{}{}, pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 				for _, id := range []int{first, second} {
 					if _, err := tx.Exec(ctx, "UPDATE lk.counts SET n = n + 1 WHERE id = $1", id); err != nil {
@@ -175,9 +176,9 @@ func TestAPoolOfOne(t *testing.T) {
 	log := new(logbook)
 	dsn := prepared(t)
 	s := openTestStore(t, dsn, WithConnections(1), log.option())
-	s.listen()
+	s.db.Listen()
 	exercise(t, s)
-	eventually(t, "it listens", s.listener.subscribed.Load)
+	eventually(t, "it listens", s.db.Listens)
 	if n := backends(t, dsn); n != 2 {
 		t.Errorf("%d connections; want one, and that which listens", n)
 	}
@@ -196,7 +197,7 @@ func TestABurst(t *testing.T) {
 	for i := range took {
 		all.Go(func() {
 			began := time.Now()
-			_, err := run(t.Context(), s, step{operation: opInspect}, execute("SELECT pg_sleep($1)", brisk.Seconds()/10))
+			_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opInspect}, statement.Execute("SELECT pg_sleep($1)", brisk.Seconds()/10))
 			if err != nil {
 				wantUnavailable(t, err, false)
 			}
@@ -241,7 +242,7 @@ func TestCallersThatLeave(t *testing.T) {
 			for i := range took {
 				ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
 				began := time.Now()
-				_, err := run(ctx, s, step{operation: opInspect, writes: true, brief: test.brief}, execute("SELECT pg_sleep(0.05)"))
+				_, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Writes: true, Brief: test.brief}, statement.Execute("SELECT pg_sleep(0.05)"))
 				took[i] = time.Since(began)
 				leave()
 				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnavailable) {
@@ -266,13 +267,13 @@ func TestTheListenerIsTerminated(t *testing.T) {
 	t.Parallel()
 	dsn := prepared(t)
 	s := openTestStore(t, dsn)
-	s.listen()
+	s.db.Listen()
 	admin := connect(t, dsn)
 	for before, times := 0, 0; ; times++ {
 		var pid int
 		eventually(t, "it listens, on a new connection", func() bool {
-			must(t, admin.QueryRow(t.Context(), "SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE query = 'LISTEN "+s.listener.inbox+"'").Scan(&pid))
-			return pid != 0 && pid != before && s.listener.subscribed.Load()
+			must(t, admin.QueryRow(t.Context(), "SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE query = 'LISTEN "+s.db.Inbox()+"'").Scan(&pid))
+			return pid != 0 && pid != before && s.db.Listens()
 		})
 		if times == 3 {
 			return

@@ -7,7 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -62,14 +64,14 @@ func Bind(ctx context.Context, tx Tx, l *lock.Lease) error {
 // bind binds a transaction, unless the key is to be marked first.
 func (s *Store) bind(ctx context.Context, tx Tx, ref store.LeaseRef) (outcome string, err error) {
 	key := s.leaseKey(ref.Name, ref.Key)
-	err = tx.QueryRow(ctx, s.sql(`SELECT lk.bind_lease_1($1::text::uuid, $2, $3)`), key.Name(), ref.ID, ref.Fence).Scan(&outcome)
+	err = tx.QueryRow(ctx, s.db.Text(`SELECT lk.bind_lease_1($1::text::uuid, $2, $3)`), key.Name(), ref.ID, ref.Fence).Scan(&outcome)
 	return outcome, err
 }
 
 // mark marks a key, so that the next grant looks for bound transactions.
 func (s *Store) mark(ctx context.Context, ref store.LeaseRef) error {
-	_, err := run(ctx, s, step{operation: opInspect, urgency: finishing}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
-		_, err := c.Exec(ctx, s.sql(`SELECT lk.mark_lease_1($1)`), s.leaseKey(ref.Name, ref.Key))
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Finishing}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
+		_, err := c.Exec(ctx, s.db.Text(`SELECT lk.mark_lease_1($1)`), s.leaseKey(ref.Name, ref.Key))
 		return struct{}{}, err
 	})
 	return err

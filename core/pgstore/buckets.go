@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/denials"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -36,34 +37,9 @@ func (s *Store) initBuckets() {
 		s.buckets.denials.Init()
 	}
 	most := max(s.config.connections-2, 1) // other calls need some
-	s.buckets.decisions = batch.New(batch.Config[*decision]{
-		Server: batchServer{s}, Send: s.decide, Few: min(statements, most), Most: most, MaxWork: maxWork,
-		Limit: s.config.timeout,
+	s.buckets.decisions = statement.Batch(s.db, batch.Config[*decision]{
+		Send: s.decide, Few: min(statements, most), Most: most, MaxWork: maxWork,
 	})
-}
-
-// batchServer is the server as the batcher of decisions sees it. The calls themselves ask the
-// breaker.
-type batchServer struct{ store *Store }
-
-func (s batchServer) Start(call func()) bool { return s.store.start(call) }
-
-func (s batchServer) Refuses(batch.Urgency) error {
-	if s.store.life.Err() != nil {
-		return store.ErrClosed
-	}
-	return nil
-}
-
-// Late implements batch.Server: a request is queued for the timeout at most.
-func (s batchServer) Late(why error, sent bool) error {
-	return s.store.explainLate(why, time.Now().Add(-s.store.config.timeout), sent)
-}
-
-func (s batchServer) Missed() {}
-
-func (s batchServer) Batched(requests int) {
-	s.store.telemetry.Batch(context.Background(), requests)
 }
 
 // TakeTokens implements store.Buckets: one statement, or a part of one, or none for a denial from
@@ -187,7 +163,7 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 		return err
 	}
 	length := int64(min((d-1)/time.Microsecond+1, longestHold))
-	_, err := run(ctx, s, step{operation: opHoldTokens}, execute(s.sql("SELECT lk.hold_tokens_1($1, $2)"), s.bucketIDs(&r), length))
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opHoldTokens}, statement.Execute(s.db.Text("SELECT lk.hold_tokens_1($1, $2)"), s.bucketIDs(&r), length))
 	s.buckets.denials.Remove(r.Limiter, r.Key) // so that the next one tells of the hold
 	return err
 }
@@ -197,7 +173,7 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 	if len(r.Charges) == 0 {
 		return nil
 	}
-	_, err := run(ctx, s, step{operation: opResetTokens}, execute(s.sql(resetBuckets), s.bucketIDs(&r)))
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opResetTokens}, statement.Execute(s.db.Text(resetBuckets), s.bucketIDs(&r)))
 	s.buckets.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
 	return err
 }

@@ -27,7 +27,7 @@ func request(key string, charges ...store.Charge) store.TokenRequest {
 
 func query[T any](t testing.TB, s *Store, sql string, args ...any) (value T) {
 	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
+	if err := s.db.Pool().QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
 		t.Fatal(err)
 	}
 	return value
@@ -35,7 +35,7 @@ func query[T any](t testing.TB, s *Store, sql string, args ...any) (value T) {
 
 func change(t testing.TB, s *Store, sql string, args ...any) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := s.db.Pool().Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -49,7 +49,7 @@ func waitsForALock(t testing.TB, s *Store) bool {
 // lockBucket returns a transaction that has locked the bucket of a key.
 func lockBucket(t testing.TB, s *Store, key string) pgx.Tx {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), s.pool.Config().ConnConfig)
+	conn, err := pgx.ConnectConfig(t.Context(), s.db.Pool().Config().ConnConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestChargesOfUnknownOutcome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newTestStore(t)
-			quick := openTestStore(t, s.pool.Config().ConnString(), WithTimeout(300*time.Millisecond))
+			quick := openTestStore(t, s.db.Pool().Config().ConnString(), WithTimeout(300*time.Millisecond))
 			if _, err := s.TakeTokens(t.Context(), request("k", charges...)); err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,7 @@ func newTestClock(t testing.TB, s *Store) *testClock {
 		"CREATE TABLE lk.test_clock (us bigint)", "INSERT INTO lk.test_clock VALUES (0)",
 		"CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT us FROM lk.test_clock'",
 	} {
-		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
+		if _, err := s.db.Pool().Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,7 +60,7 @@ func newTestClock(t testing.TB, s *Store) *testClock {
 
 func (c *testClock) pass(t rapid.TB, d time.Duration) {
 	c.now = c.now.Add(d)
-	if _, err := c.s.pool.Exec(context.Background(), "UPDATE lk.test_clock SET us = $1", c.now.UnixMicro()); err != nil {
+	if _, err := c.s.db.Pool().Exec(context.Background(), "UPDATE lk.test_clock SET us = $1", c.now.UnixMicro()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -127,7 +127,7 @@ func TestBucketsAgainstModels(t *testing.T) {
 				s := newTestStore(t, WithoutDenialCache())
 				clock := newTestClock(t, s)
 				rapid.Check(t, func(t *rapid.T) {
-					if _, err := s.pool.Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
+					if _, err := s.db.Pool().Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
 						t.Fatal(err)
 					}
 					clock.now = time.Now().Truncate(time.Microsecond)
@@ -146,7 +146,7 @@ func TestABatchOfDecisions(t *testing.T) {
 	newTestClock(t, s)
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {
-		if _, err := s.pool.Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
+		if _, err := s.db.Pool().Exec(t.Context(), "TRUNCATE lk.buckets"); err != nil {
 			t.Fatal(err)
 		}
 		const capacity = 20

@@ -9,7 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/clockcheck"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -35,7 +37,7 @@ const oldTransaction = 10 * time.Second
 // A connection whose transactions are not READ COMMITTED, or a schema that the store does not work
 // with, is an error, as for every other call.
 func (s *Store) Check(ctx context.Context) ([]store.Finding, error) {
-	found, err := run(ctx, s, step{operation: opInspect, urgency: finishing}, s.check)
+	found, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Finishing}, s.check)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +132,7 @@ func (s *Store) checkReplicas(ctx context.Context, c *pgx.Conn) ([]store.Finding
 
 func (s *Store) checkTables(ctx context.Context, c *pgx.Conn) ([]store.Finding, error) {
 	rows, err := c.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' AND relpersistence = 'u' "+
-		"ORDER BY relname", quoted(s.config.schema))
+		"ORDER BY relname", statement.Quoted(s.config.schema))
 	if err != nil {
 		return nil, err
 	}
@@ -171,28 +173,21 @@ func (s *Store) checkTransactions(ctx context.Context, c *pgx.Conn) ([]store.Fin
 // checkListening checks by a push that pushes arrive.
 func (s *Store) checkListening(ctx context.Context) ([]store.Finding, error) {
 	const late = "a waiter notices within a second that it is granted, and not at once"
-	if s.listener.settings == nil {
+	if s.listen == nil {
 		return []store.Finding{{
 			Found: "the store listens to no pushes", Weakens: late,
 			Remedy: "Give pgstore.WithTransactionPooler a DSN of the server itself",
 		}}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.unhurried())
-	defer cancel()
-	channel := newInbox()
-	conn, err := s.subscribe(ctx, channel)
-	switch {
-	case isReadOnly(err): // a replica does not let anybody listen, and was found already
+	switch err := s.db.CheckListening(ctx); {
+	case statement.IsReadOnly(err): // a replica does not let anybody listen, and was found already
 		return nil, nil
-	case err != nil:
-		return nil, s.explain(err, false)
-	}
-	defer s.hangUp(conn)
-	if err = s.greet(ctx, conn, channel); errors.Is(err, errUnheard) {
+	case errors.Is(err, statement.ErrUnheard):
 		return []store.Finding{{
 			Found: "what is sent by NOTIFY does not arrive where the store listens", Weakens: late,
 			Remedy: "Through a pooler of transactions, give pgstore.WithTransactionPooler a DSN of the server itself",
 		}}, nil
+	default:
+		return nil, err
 	}
-	return nil, err
 }

@@ -139,7 +139,7 @@ func TestCheckThroughATransactionPooler(t *testing.T) {
 		t.Error("with a connection to listen")
 	}
 	deaf := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(brisk))
-	acceptable(deaf.listener.settings)
+	acceptable(deaf.listen)
 	if !has(deaf, "NOTIFY does not arrive") {
 		t.Error("with a pooler to listen through")
 	}

@@ -67,7 +67,7 @@ func Complete(ctx context.Context, tx Tx, a *guard.Attempt, r guard.Result) erro
 			return false, errors.New("pgstore: Complete: the guard's store is not a *pgstore.Store")
 		}
 		var outcome string
-		if err := tx.QueryRow(ctx, s.sql(completeSQL), settleArgs(&req)...).Scan(&outcome); err != nil {
+		if err := tx.QueryRow(ctx, s.db.Text(completeSQL), settleArgs(&req)...).Scan(&outcome); err != nil {
 			return false, fmt.Errorf("pgstore: Complete: %w", err)
 		}
 		switch outcome {
@@ -75,7 +75,7 @@ func Complete(ctx context.Context, tx Tx, a *guard.Attempt, r guard.Result) erro
 			return false, errInTransaction
 		case "settled": // the caller rolls back, which would confirm nothing
 			before = true
-			return true, s.confirm(ctx)
+			return true, s.db.Confirm(ctx, opSettleOperation)
 		}
 		return false, nil
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
@@ -22,7 +23,7 @@ func TestStoresOfDeadProcesses(t *testing.T) {
 		test(t, storetest.Harness[*Store]{
 			Store: openTestStore(t, dsn, WithConnections(4)), Advance: time.Sleep,
 			Another: func() (*Store, func()) {
-				proxy := postgrestest.NewProxy(t, addressOf(settings))
+				proxy := postgrestest.NewProxy(t, statement.AddressOf(settings))
 				return openTestStore(t, postgrestest.Through(dsn, proxy.Addr()), WithTimeout(brisk)), func() { // Close waits for it
 					proxy.BlackHole()
 					proxy.CutAll()

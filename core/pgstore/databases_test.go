@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
 
@@ -26,7 +27,7 @@ func migrated(t testing.TB, opts ...Option) string {
 	t.Helper()
 	of, err := schemaOf(opts)
 	must(t, err)
-	if of.schema != defaultSchema || of.loggedBuckets {
+	if of.schema != statement.DefaultSchema || of.loggedBuckets {
 		dsn := newDatabase(t, "template1")
 		migrateIn(t, dsn, opts...)
 		return dsn

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/internal/kept"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
@@ -80,13 +81,13 @@ func do[T any](
 	if err := kept.Check[T](); err != nil {
 		return value, false, fmt.Errorf("pgstore: Do: %w", err)
 	}
-	for try := range rollbacks {
+	for try := range statement.Rollbacks {
 		if try > 0 {
 			pause.Sleep(ctx, rand.N(time.Duration(try)*5*time.Millisecond))
 		}
 		conn, fn := connect()
 		value, replayed, err = doOnce(ctx, g, op, conn, fn)
-		again := wasRolledBack(err) || isScopeFull(err) || isCode(err, recordExists)
+		again := statement.WasRolledBack(err) || isScopeFull(err) || statement.IsCode(err, recordExists)
 		if !again || ctx.Err() != nil {
 			break
 		}
@@ -147,7 +148,7 @@ func (t *transaction) beginOutside(ctx context.Context, a *guard.Attempt) error 
 	}
 	if err := t.conn.begin(ctx, "", nil); err != nil {
 		t.conn.rollback()
-		return explain(err, false)
+		return statement.Explain(err, false)
 	}
 	t.open = true
 	return nil

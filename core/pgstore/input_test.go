@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/testpace"
@@ -245,11 +246,11 @@ func TestAServerMoves(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	occupy(t, s, s.config.connections)
 	must(t, count(t.Context(), s, 1))
-	s.listen()
-	eventually(t, "it listens", s.listener.subscribed.Load)
+	s.db.Listen()
+	eventually(t, "it listens", s.db.Listens)
 
 	database.Store(databaseOf(t, after))
-	for _, conn := range s.pool.AcquireAllIdle(t.Context()) { // as a server that was demoted is
+	for _, conn := range s.db.Pool().AcquireAllIdle(t.Context()) { // as a server that was demoted is
 		_, err := conn.Exec(t.Context(), "SET default_transaction_read_only = on")
 		must(t, err)
 		conn.Release()
@@ -319,8 +320,8 @@ func TestOddSettings(t *testing.T) {
 		t.Error(err)
 	}
 	ends(t, s, store.Released, takes(t, s, exclusive("k")))
-	for _, statement := range sweeps {
-		_, err := run(t.Context(), s, step{operation: opSweep}, execute(s.sql(statement)))
+	for _, text := range sweeps {
+		_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opSweep}, statement.Execute(s.db.Text(text)))
 		must(t, err)
 	}
 	found, err := s.Check(t.Context())
@@ -361,7 +362,7 @@ func TestHooksOfThePool(t *testing.T) {
 	must(t, err)
 	must(t, count(t.Context(), s, 1))
 	must(t, count(t.Context(), s, 1))
-	must(t, s.probe())
+	must(t, s.db.Probe())
 	must(t, s.Close())
 	for i := range called {
 		if called[i].Load() == 0 {

@@ -8,7 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -24,8 +26,8 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		waiting []string
 	}
 	id, by := s.digest("latch", req.Name), s.digest("participant", req.Name, participant)
-	c, err := run(ctx, s, step{operation: opLatch, writes: true}, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
-		err = c.QueryRow(ctx, s.sql(`SELECT arrived, waiting FROM lk.count_down_latch_1($1, $2, $3, $4)`),
+	c, err := statement.Run(ctx, s.db, statement.Call{Operation: opLatch, Writes: true}, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
+		err = c.QueryRow(ctx, s.db.Text(`SELECT arrived, waiting FROM lk.count_down_latch_1($1, $2, $3, $4)`),
 			id, by, req.TTL.Microseconds(), store.MaxParticipants).Scan(&n.arrived, &n.waiting)
 		return n, err
 	})
@@ -52,19 +54,19 @@ func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, 
 func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	id := s.digest("latch", req.Name)
 	return s.waiting.AwaitPush(ctx, openPush(id), func(bool) (bool, time.Duration, error) {
-		n, err := s.arrived(ctx, opLatch, `SELECT lk.await_latch_1($1, $2, $3, $4)`, id, req.Count, s.listener.inbox, waiting.NoticeLife.Microseconds())
+		n, err := s.arrived(ctx, opLatch, `SELECT lk.await_latch_1($1, $2, $3, $4)`, id, req.Count, s.db.Inbox(), waiting.NoticeLife.Microseconds())
 		return n >= req.Count, 0, err
 	})
 }
 
 // arrived runs a statement that returns the number of participants of a latch.
-func (s *Store) arrived(ctx context.Context, op operation, text string, args ...any) (int, error) {
-	st := step{operation: op, urgency: reading}
+func (s *Store) arrived(ctx context.Context, op statement.Operation, text string, args ...any) (int, error) {
+	st := statement.Call{Operation: op, Urgency: batch.Reading}
 	if op == opLatch {
-		st.urgency, st.writes = ordinary, true
+		st.Urgency, st.Writes = batch.Ordinary, true
 	}
-	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
-		err = c.QueryRow(ctx, s.sql(text), args...).Scan(&n)
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+		err = c.QueryRow(ctx, s.db.Text(text), args...).Scan(&n)
 		return n, err
 	})
 }

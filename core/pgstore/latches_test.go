@@ -18,7 +18,7 @@ func TestLatchesThatAreSwept(t *testing.T) {
 	defer keepCalling(t, 3, func() error {
 		for _, statement := range sweeps {
 			if strings.HasPrefix(statement, "DELETE FROM lk.latches ") {
-				if _, err := s.pool.Exec(t.Context(), s.sql(statement)); err != nil {
+				if _, err := s.db.Pool().Exec(t.Context(), s.db.Text(statement)); err != nil {
 					return err
 				}
 			}
@@ -30,7 +30,7 @@ func TestLatchesThatAreSwept(t *testing.T) {
 		counting.Go(func() {
 			for i := range 500 {
 				r := store.LatchRequest{Name: fmt.Sprint(worker, i), TTL: time.Minute}
-				if _, err := s.pool.Exec(t.Context(), s.sql("SELECT lk.await_latch_1($1, 1, 'inbox', 1000000)"), s.digest("latch", r.Name)); err != nil {
+				if _, err := s.db.Pool().Exec(t.Context(), s.db.Text("SELECT lk.await_latch_1($1, 1, 'inbox', 1000000)"), s.digest("latch", r.Name)); err != nil {
 					t.Error(err)
 					return
 				}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -55,14 +57,14 @@ type batchReply[T any] struct {
 
 // runBatch runs a statement that takes several steps. Each row has the step's number from 1 on, its
 // result, and its pushes.
-func runBatch[T any](ctx context.Context, s *Store, op operation, sql string, args ...any) ([]batchReply[T], error) {
+func runBatch[T any](ctx context.Context, s *Store, op statement.Operation, sql string, args ...any) ([]batchReply[T], error) {
 	// A release that is repeated has to say so: its caller repeats it.
-	st := step{operation: op, urgency: finishing, writes: true, once: op == opReleaseLeases}
+	st := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true, Once: op == opReleaseLeases}
 	if op == opBeat {
-		st.urgency = ordinary
+		st.Urgency = batch.Ordinary
 	}
-	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) ([]batchReply[T], error) {
-		rows, err := c.Query(ctx, s.sql(sql), args...)
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]batchReply[T], error) {
+		rows, err := c.Query(ctx, s.db.Text(sql), args...)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +76,7 @@ func runBatch[T any](ctx context.Context, s *Store, op operation, sql string, ar
 			return r, err
 		})
 		if err == nil {
-			s.deliver(pushes)
+			s.db.Deliver(pushes)
 		}
 		return replies, err
 	})
@@ -116,7 +118,7 @@ func (s *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool,
 	err := eachBatch(len(refs), func(numbers []int) (locked []int, err error) {
 		a := s.leaseArgs(refs, numbers)
 		replies, err := runBatch[bool](ctx, s, opRenewLeases, "SELECT number, held, 0::bigint, pushes FROM lk.renew_leases_1($1, $2, $3, $4, $5, $6)",
-			s.listener.inbox, waiting.Elapsed(), a.keys, a.ids, a.fences, a.ttls)
+			s.db.Inbox(), waiting.Elapsed(), a.keys, a.ids, a.fences, a.ttls)
 		for _, r := range replies {
 			if i := numbers[r.number-1]; r.value == nil {
 				locked = append(locked, i)
@@ -148,7 +150,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 		a := s.leaseArgs(refs, numbers)
 		replies, err := runBatch[string](ctx, s, opReleaseLeases,
 			"SELECT number, outcome, 0::bigint, pushes FROM lk.release_leases_1($1, $2, $3, $4, $5, $6, $7, $8)",
-			s.listener.inbox, waiting.Elapsed(), a.keys, a.ids, a.fences, a.repeated, a.names, a.texts)
+			s.db.Inbox(), waiting.Elapsed(), a.keys, a.ids, a.fences, a.repeated, a.names, a.texts)
 		for _, r := range replies {
 			if i := numbers[r.number-1]; r.value == nil {
 				locked = append(locked, i)
@@ -174,8 +176,8 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 		}
 		ref.Repeated = ref.Repeated || maybe
 	}
-	st := step{operation: opReleaseLeases, urgency: finishing, writes: true}
-	return run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (string, error) {
+	st := statement.Call{Operation: opReleaseLeases, Urgency: batch.Finishing, Writes: true}
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (string, error) {
 		return s.releaseStep(ctx, c, &ref, key, name, text)
 	})
 }
@@ -183,23 +185,23 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 func (s *Store) releaseStep(ctx context.Context, c *pgx.Conn, ref *store.LeaseRef, key leaseKey, name, text []byte) (outcome string, err error) {
 	at := s.rows.get(key)
 	var pushes []string
-	err = c.QueryRow(ctx, s.sql(releaseStep), key, s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || isRepeat(ctx), at).
+	err = c.QueryRow(ctx, s.db.Text(releaseStep), key, s.db.Inbox(), waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || statement.IsRepeat(ctx), at).
 		Scan(&outcome, &pushes, &at)
 	if err == nil {
 		if at.Valid {
 			s.rows.set(key, at)
 		}
 		s.busy.set(key, len(pushes) > 0)
-		s.deliver(pushes)
+		s.db.Deliver(pushes)
 	}
 	return outcome, err
 }
 
 // releaseUnwanted releases a grant that no request of this process waits for.
 func (s *Store) releaseUnwanted(record, id string, fence int64) {
-	_, _ = s.stepOf(s.life, opReleaseLeases,
+	_, _ = s.stepOf(s.db.Life(), opReleaseLeases,
 		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('release', $1::text::uuid, $2, $3, $4, $5, exact => true)",
-		record, s.listener.inbox, waiting.Elapsed(), id, fence)
+		record, s.db.Inbox(), waiting.Elapsed(), id, fence)
 }
 
 // beat sends heartbeats, and handles the replies.
@@ -218,8 +220,8 @@ func (s *Store) beatEach(due []*waiting.Key[leaseKey], resets func(*waiting.Key[
 		for _, i := range numbers {
 			keys, reset = append(keys, due[i].Record), append(reset, resets(due[i]))
 		}
-		replies, err := runBatch[int64](s.life, s, opBeat, "SELECT number, waiting, next, pushes FROM lk.beat_leases_1($1, $2, $3, $4, $5)",
-			s.listener.inbox, waiting.Elapsed(), s.waiting.DeadAfter().Microseconds(), keys, reset)
+		replies, err := runBatch[int64](s.db.Life(), s, opBeat, "SELECT number, waiting, next, pushes FROM lk.beat_leases_1($1, $2, $3, $4, $5)",
+			s.db.Inbox(), waiting.Elapsed(), s.waiting.DeadAfter().Microseconds(), keys, reset)
 		if err != nil {
 			for _, i := range numbers {
 				s.waiting.Silent(due[i], err)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -16,7 +18,7 @@ const listPage = 500
 // InspectLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	id := s.leaseKey(name, key)
-	states, err := run(ctx, s, step{operation: opInspect, urgency: reading}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
+	states, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
 		return s.inspect(ctx, c, []leaseKey{id})
 	})
 	state := store.LeaseState{}
@@ -29,7 +31,7 @@ func (s *Store) InspectLease(ctx context.Context, name, key string) (store.Lease
 
 // inspect returns the states of those keys that the database has.
 func (s *Store) inspect(ctx context.Context, c *pgx.Conn, keys []leaseKey) (states []store.LeaseState, err error) {
-	rows, err := c.Query(ctx, s.sql(`SELECT lease, kind, key, first, last, weight, reserve, coalesce(label, ''), age, remaining
+	rows, err := c.Query(ctx, s.db.Text(`SELECT lease, kind, key, first, last, weight, reserve, coalesce(label, ''), age, remaining
 		FROM lk.inspect_leases_1($1, $2)`), keys, store.MaxListed)
 	if err != nil {
 		return nil, err
@@ -77,7 +79,7 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 	return func(yield func(store.LeaseState, error) bool) {
 		for after := new(leaseKey); after != nil; {
 			from := *after
-			p, err := run(ctx, s, step{operation: opInspect, urgency: reading}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
+			p, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
 			if err != nil {
 				yield(store.LeaseState{}, err)
 				return
@@ -93,7 +95,7 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 }
 
 func (s *Store) page(ctx context.Context, c *pgx.Conn, name string, after leaseKey) (p page, err error) {
-	rows, err := c.Query(ctx, s.sql(`SELECT k.id FROM lk.lease_keys k JOIN lk.leases l ON l.id = k.id
+	rows, err := c.Query(ctx, s.db.Text(`SELECT k.id FROM lk.lease_keys k JOIN lk.leases l ON l.id = k.id
 		WHERE k.name = $1 AND k.id > $2 AND (l.holder IS NOT NULL OR l.busy) ORDER BY k.id LIMIT $3`),
 		[]byte(name), after, listPage)
 	if err != nil {

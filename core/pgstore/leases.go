@@ -2,13 +2,14 @@ package pgstore
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -19,47 +20,18 @@ type leases struct {
 	waiting *waiting.Process[leaseKey]
 	// Keys that were found to have waiters, or several holds: a step of one is left to the server's
 	// function at once.
-	busy   keyMarks
-	rows   rowPlaces
-	free   freeLeases
-	outbox outbox
+	busy keyMarks
+	rows rowPlaces
+	free freeLeases
 }
 
 func (s *Store) initLeases() {
 	s.waiting = waiting.New(waiting.Store[leaseKey]{
-		Hooks: &s.hooks, Life: s.life, Start: s.start, Listen: s.listen,
-		Broken:  func() bool { return !s.listener.subscribed.Load() },
+		Hooks: &s.hooks, Life: s.db.Life(), Start: s.db.Start, Listen: s.db.Listen,
+		Broken:  func() bool { return !s.db.Listens() },
 		Acquire: s.acquireLease, Beat: s.beat, Release: s.releaseUnwanted,
 	})
 	s.initFreeLeases()
-}
-
-// leaseKey is the digest of a lease's name and key.
-type leaseKey [16]byte
-
-func (s *Store) leaseKey(name, key string) leaseKey { return s.digest(name, key) }
-
-// Name implements waiting.Record: it is the text of a uuid.
-func (k leaseKey) Name() string {
-	var text [36]byte
-	at := 0
-	for i, size := range [...]int{4, 2, 2, 2, 6} {
-		if i > 0 {
-			text[at] = '-'
-			at++
-		}
-		at += hex.Encode(text[at:], k[:size])
-		copy(k[:], k[size:])
-	}
-	return string(text[:])
-}
-
-// shown returns what the database keeps of a key for listings: nothing if keys are secret.
-func (s *Store) shown(key string) []byte {
-	if len(s.config.secret) > 0 {
-		return nil
-	}
-	return []byte(key)
 }
 
 // AcquireLease implements store.Leases: one statement if the key is free, and up to two if not.
@@ -88,7 +60,7 @@ func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key le
 		reply, made, _, err = s.free.acquires.do(ctx, &req, key)
 	}
 	if !made && err == nil {
-		reply, err = run(ctx, s, step{operation: opAcquireLease, writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
+		reply, err = statement.Run(ctx, s.db, statement.Call{Operation: opAcquireLease, Writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
 			return s.acquireStep(ctx, c, &req, key)
 		})
 	}
@@ -104,7 +76,7 @@ FROM lk.step_lease_1('acquire', $1, $2, $3, $4, my_ttl => $5, my_weight => $6, m
   my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16, my_at => $17)`
 
 func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
-	if isRepeat(ctx) { // the statement that was sent before may come later
+	if statement.IsRepeat(ctx) { // the statement that was sent before may come later
 		s.waiting.Late(req.ID)
 	}
 	var (
@@ -115,7 +87,7 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 	)
 	at := s.rows.get(key)
 	r.Sent = time.Now()
-	err = c.QueryRow(ctx, s.sql(acquireStep), key, s.listener.inbox, waiting.Elapsed(), req.ID, req.TTL.Microseconds(), req.Weight,
+	err = c.QueryRow(ctx, s.db.Text(acquireStep), key, s.db.Inbox(), waiting.Elapsed(), req.ID, req.TTL.Microseconds(), req.Weight,
 		int64(req.Capacity-req.Reserve), req.Reserve, req.Fences, []byte(req.Label), req.Place, req.Queue, req.MaxWaiting,
 		s.waiting.DeadAfter().Microseconds(), []byte(req.Name), s.shown(req.Key), at).
 		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated, &label, &remaining, &in, &many, &next, &pushes, &at)
@@ -124,7 +96,7 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 	}
 	s.rows.set(key, at)
 	s.busy.set(key, outcome != "granted")
-	s.deliver(pushes)
+	s.db.Deliver(pushes)
 	r.Outcome = map[string]store.AcquireOutcome{"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
 		"taken": store.Taken, "full": store.Taken}[outcome]
 	r.QueueFull = outcome == "full"
@@ -133,27 +105,25 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 	return r, nil
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-
 // DowngradeLease implements store.Leases: one statement.
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	return s.stepOf(ctx, opReleaseLeases,
 		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('downgrade', $1, $2, $3, $4, $5, my_ttl => $6, my_weight => $7)",
-		s.leaseKey(ref.Name, ref.Key), s.listener.inbox, waiting.Elapsed(), ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
+		s.leaseKey(ref.Name, ref.Key), s.db.Inbox(), waiting.Elapsed(), ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
 }
 
 // RevokeLease implements store.Leases: one statement. The holder gets a push.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	return s.stepOf(ctx, opReleaseLeases, "SELECT outcome = 'yes', pushes FROM lk.step_lease_1('revoke', $1, $2, $3, my_fence => $4)",
-		s.leaseKey(name, key), s.listener.inbox, waiting.Elapsed(), fence)
+		s.leaseKey(name, key), s.db.Inbox(), waiting.Elapsed(), fence)
 }
 
 // stepOf takes a step that reports whether it was taken.
-func (s *Store) stepOf(ctx context.Context, op operation, sql string, args ...any) (bool, error) {
-	return run(ctx, s, step{operation: op, urgency: finishing, writes: true}, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
+func (s *Store) stepOf(ctx context.Context, op statement.Operation, sql string, args ...any) (bool, error) {
+	return statement.Run(ctx, s.db, statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true}, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
 		var pushes []string
-		if err = c.QueryRow(ctx, s.sql(sql), args...).Scan(&done, &pushes); err == nil {
-			s.deliver(pushes)
+		if err = c.QueryRow(ctx, s.db.Text(sql), args...).Scan(&done, &pushes); err == nil {
+			s.db.Deliver(pushes)
 		}
 		return done, err
 	})
@@ -166,8 +136,8 @@ const verifyLease = `SELECT
 // VerifyLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
-	return run(ctx, s, step{operation: opInspect, brief: true}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
-		err = c.QueryRow(ctx, s.sql(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
+	return statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Brief: true}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
+		err = c.QueryRow(ctx, s.db.Text(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
 		return held, err
 	})
 }

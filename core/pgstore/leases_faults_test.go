@@ -84,18 +84,11 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 
 func listening(t *testing.T, s *Store) {
 	t.Helper()
-	for began := time.Now(); !s.listener.subscribed.Load(); <-time.After(time.Millisecond) {
+	for began := time.Now(); !s.db.Listens(); <-time.After(time.Millisecond) {
 		if time.Since(began) > patience {
 			t.Fatal("the store does not listen")
 		}
 	}
-}
-
-// silence keeps the outbox from sending anything any more.
-func (o *outbox) silence() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.sending, o.sent = true, nil
 }
 
 // A release grants to a waiter of another store by a push, and to one of its own without.
@@ -112,7 +105,7 @@ func TestAPushIsAGrant(t *testing.T) {
 		t.Errorf("pushed %+v", grant)
 	}
 	own := waitsFor(t, b, third)
-	b.outbox.silence()
+	b.db.Silence()
 	ends(t, b, store.Released, second.Ref(grant.Fence))
 	if grant := gets(t, own); !grant.Untaken {
 		t.Errorf("%+v was found by a heartbeat", grant)
@@ -127,7 +120,7 @@ func TestALostPush(t *testing.T) {
 	held := takes(t, a, exclusive("k"))
 	got := waitsFor(t, b, exclusive("k"))
 	listening(t, b)
-	a.outbox.silence()
+	a.db.Silence()
 	ends(t, a, store.Released, held)
 	if grant := gets(t, got); grant.Untaken {
 		t.Errorf("%+v was pushed", grant)
@@ -146,7 +139,7 @@ func TestALostPushBeforeAnotherWaiter(t *testing.T) {
 		got := waitsFor(t, b, exclusive(key))
 		listening(t, b)
 		behind := waitsFor(t, c, exclusive(key))
-		a.outbox.silence()
+		a.db.Silence()
 		ends(t, a, store.Released, held)
 		began := time.Now()
 		select {

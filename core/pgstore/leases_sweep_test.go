@@ -21,12 +21,12 @@ func TestLeasesThatAreSwept(t *testing.T) {
 	var swept atomic.Int64
 	end := keepCalling(t, 2, func() error {
 		// Keys that were used a moment ago count as idle. Their fences begin anew, from the clock.
-		_, err := sweeper.pool.Exec(t.Context(), sweeper.sql(`UPDATE lk.leases SET fence = 0, number = 0, late = 0
+		_, err := sweeper.db.Pool().Exec(t.Context(), sweeper.db.Text(`UPDATE lk.leases SET fence = 0, number = 0, late = 0
 			WHERE ctid = ANY (ARRAY(SELECT ctid FROM lk.leases WHERE holder IS NULL AND NOT busy FOR UPDATE SKIP LOCKED))`))
 		for _, statement := range leaseSweeps {
 			if err == nil && strings.Contains(statement, "lk.lease_keys") {
 				var tag pgconn.CommandTag
-				tag, err = sweeper.pool.Exec(t.Context(), sweeper.sql(statement))
+				tag, err = sweeper.db.Pool().Exec(t.Context(), sweeper.db.Text(statement))
 				swept.Add(tag.RowsAffected())
 			}
 		}
@@ -65,7 +65,7 @@ func TestLeasesThatAreSwept(t *testing.T) {
 		t.Error("no key was swept")
 	}
 	var odd int
-	must(t, sweeper.pool.QueryRow(t.Context(), sweeper.sql(`SELECT count(*) FROM (SELECT id, count(*) AS n FROM lk.leases GROUP BY id) l
+	must(t, sweeper.db.Pool().QueryRow(t.Context(), sweeper.db.Text(`SELECT count(*) FROM (SELECT id, count(*) AS n FROM lk.leases GROUP BY id) l
 		LEFT JOIN lk.lease_keys k ON k.id = l.id WHERE l.n <> 1 OR k.id IS NULL`)).Scan(&odd))
 	if odd > 0 {
 		t.Errorf("%d keys have several rows, or are not known", odd)
@@ -82,7 +82,7 @@ func TestALeaseThatIsDeleted(t *testing.T) {
 	lost, err := locker.Lock(t.Context(), "7")
 	must(t, err)
 	for range 2 {
-		_, err = s.pool.Exec(t.Context(), "DELETE FROM lk.leases")
+		_, err = s.db.Pool().Exec(t.Context(), "DELETE FROM lk.leases")
 		must(t, err)
 		lease, err := locker.Lock(t.Context(), "7")
 		must(t, err)
@@ -97,7 +97,7 @@ func TestALeaseThatIsDeleted(t *testing.T) {
 func TestAPublicationOfAllTables(t *testing.T) {
 	t.Parallel()
 	s := newTestStore(t)
-	_, err := s.pool.Exec(t.Context(), "CREATE PUBLICATION everything FOR ALL TABLES")
+	_, err := s.db.Pool().Exec(t.Context(), "CREATE PUBLICATION everything FOR ALL TABLES")
 	must(t, err)
 	locker, err := lock.New(s, "jobs")
 	must(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
 )
@@ -143,7 +144,7 @@ func TestAServerWithoutRoomForConnections(t *testing.T) {
 	if log.has(tripped) {
 		t.Error("the breaker opened")
 	}
-	must(t, s.probe())
+	must(t, s.db.Probe())
 }
 
 // Connections that died without a reset cost one call, however many there are: a new one works.
@@ -152,7 +153,7 @@ func TestConnectionsThatDied(t *testing.T) {
 	dsn, log := prepared(t), new(logbook)
 	settings, err := pgxpool.ParseConfig(dsn)
 	must(t, err)
-	proxy := postgrestest.NewProxy(t, addressOf(settings.ConnConfig))
+	proxy := postgrestest.NewProxy(t, statement.AddressOf(settings.ConnConfig))
 	_, port, err := net.SplitHostPort(proxy.Addr())
 	must(t, err)
 	var forgotten atomic.Bool
@@ -203,7 +204,7 @@ func TestConnectionsThatDieInUse(t *testing.T) {
 	defer end()
 	var took []time.Duration
 	for range 4 {
-		eventually(t, "all connections are in use", func() bool { return s.pool.Stat().AcquiredConns() >= 3 })
+		eventually(t, "all connections are in use", func() bool { return s.db.Pool().Stat().AcquiredConns() >= 3 })
 		proxy.Strand()
 		began := time.Now()
 		eventually(t, "calls succeed", func() bool { return count(t.Context(), s, 9) == nil })

@@ -5,11 +5,12 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
@@ -20,7 +21,8 @@ var schemaFiles embed.FS
 var parts = []string{"base", "leases", "buckets", "records", "latches"}
 
 const (
-	defaultSchema = "lk"
+	// oldest is the oldest release of PostgreSQL that the store works with.
+	oldest = 14
 	// schemaVersion is the version of the schema that this release makes, and needs.
 	schemaVersion = 1
 	// compatibleWith is the version that the oldest release needs which works with this schema.
@@ -46,14 +48,14 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	}
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("pgstore: Migrate: %w", explain(err, false))
+		return fmt.Errorf("pgstore: Migrate: %w", statement.Explain(err, false))
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	err = migrate(ctx, tx, of)
 	switch {
-	case isReadOnly(err):
-		return fmt.Errorf("pgstore: Migrate: %w", explain(err, false))
-	case isCode(err, "42501"):
+	case statement.IsReadOnly(err):
+		return fmt.Errorf("pgstore: Migrate: %w", statement.Explain(err, false))
+	case statement.IsCode(err, "42501"):
 		return fmt.Errorf("pgstore: Migrate: %w: it needs the right to create; or have the administrator run what pgstore.Schema returns", err)
 	case err != nil:
 		return fmt.Errorf("pgstore: Migrate: %w", err)
@@ -69,9 +71,9 @@ func migrate(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var logged bool
-	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass", quoted(of.schema)+".buckets").Scan(&logged)
+	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass", statement.Quoted(of.schema)+".buckets").Scan(&logged)
 	if err == nil && !logged {
-		_, err = tx.Exec(ctx, inSchema(of.schema, "ALTER TABLE lk.buckets SET LOGGED"))
+		_, err = tx.Exec(ctx, statement.InSchema(of.schema, "ALTER TABLE lk.buckets SET LOGGED"))
 	}
 	return err
 }
@@ -98,12 +100,12 @@ func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", quoted(of.schema)+".schema_version").Scan(&exists); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", statement.Quoted(of.schema)+".schema_version").Scan(&exists); err != nil {
 		return err
 	}
 	if exists {
 		var version int
-		err := tx.QueryRow(ctx, inSchema(of.schema, "SELECT version FROM lk.schema_version")).Scan(&version)
+		err := tx.QueryRow(ctx, statement.InSchema(of.schema, "SELECT version FROM lk.schema_version")).Scan(&version)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) || version >= schemaVersion {
 			return err
 		}
@@ -138,13 +140,13 @@ func Grants(role string, opts ...Option) string {
 		panic("pgstore: Grants: " + err.Error())
 	}
 	to := " TO " + pgx.Identifier{role}.Sanitize() + ";\n"
-	return "GRANT USAGE ON SCHEMA " + quoted(of.schema) + to +
-		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + quoted(of.schema) + to +
-		"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA " + quoted(of.schema) + to
+	return "GRANT USAGE ON SCHEMA " + statement.Quoted(of.schema) + to +
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + statement.Quoted(of.schema) + to +
+		"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA " + statement.Quoted(of.schema) + to
 }
 
 func schemaOf(opts []Option) (config, error) {
-	c := config{schema: defaultSchema, oldest: oldest, timeout: 1e9, connections: 1}
+	c := config{schema: statement.DefaultSchema, oldest: oldest, timeout: 1e9, connections: 1}
 	option.Apply(&c, opts)
 	return c, c.checkSchema()
 }
@@ -164,31 +166,42 @@ func schemaText(of config) string {
 	if of.loggedBuckets {
 		text.WriteString("ALTER TABLE lk.buckets SET LOGGED;\n")
 	}
-	return inSchema(of.schema, text.String())
+	return statement.InSchema(of.schema, text.String())
 }
 
-var qualified = regexp.MustCompile(`\blk\b(\.|;| AUTH| TO)`)
-
-// inSchema puts a schema in the place of the default one.
-func inSchema(schema, sql string) string {
-	if schema == defaultSchema {
-		return sql
+// checkServer checks that the store works with the server and its schema.
+func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
+	var number int
+	var isolation string
+	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").
+		Scan(&number, &isolation); err != nil {
+		return err
 	}
-	sql = strings.ReplaceAll(sql, "'lk.operation'", "'"+schema+".operation'") // a setting, whose name has no quotes
-	return qualified.ReplaceAllString(sql, quoted(schema)+"${1}")
+	switch {
+	case number < s.config.oldest*10000:
+		return tooOld(number, s.config.oldest)
+	case isolation != "read committed":
+		return statement.WrongServer("transactions of this connection are %s: set default_transaction_isolation to 'read committed' for the store's user (ALTER ROLE)", isolation)
+	}
+	var version, compatible int
+	err := c.QueryRow(ctx, s.db.Text("SELECT version, compatible FROM lk.schema_version WHERE single")).Scan(&version, &compatible)
+	var answer *pgconn.PgError
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return statement.WrongServer("schema %s has no version: %s", s.config.schema, statement.MigrateAdvice)
+	case errors.As(err, &answer):
+		return fmt.Errorf("schema %s: %w", s.config.schema, err)
+	case err != nil:
+		return err
+	case version < schemaVersion:
+		return statement.WrongServer("schema %s is of version %d, and this release needs %d: %s", s.config.schema, version, schemaVersion, statement.MigrateAdvice)
+	case compatible > schemaVersion:
+		return statement.WrongServer("schema %s is of version %d, which this release (%d) does not know: use a newer release", s.config.schema, version, schemaVersion)
+	}
+	return nil
 }
 
-// quoted returns the name of a schema as SQL has it: it may be a keyword.
-func quoted(schema string) string { return `"` + schema + `"` }
-
-// sql returns a constant text with the store's schema in the place of the default one.
-func (s *Store) sql(text string) string {
-	if s.config.schema == defaultSchema {
-		return text
-	}
-	if known, ok := s.texts.Load(text); ok {
-		return known.(string)
-	}
-	known, _ := s.texts.LoadOrStore(text, inSchema(s.config.schema, text))
-	return known.(string)
+// tooOld returns the error of a server that is too old, by its number.
+func tooOld(number, oldest int) error {
+	return statement.WrongServer("PostgreSQL %d is too old: use %d or later", number/10000, oldest)
 }

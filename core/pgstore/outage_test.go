@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/faultproxy"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
@@ -85,17 +86,17 @@ func install(t testing.TB, dsn string) {
 // count is a step that counts in a row: the store may repeat it, since a test looks whether it was
 // counted at all.
 func count(ctx context.Context, s *Store, row int) error {
-	return countAs(ctx, s, step{writes: true}, row)
+	return countAs(ctx, s, statement.Call{Writes: true}, row)
 }
 
 // countOnce is a step that must not be repeated.
 func countOnce(ctx context.Context, s *Store, row int) error {
-	return countAs(ctx, s, step{writes: true, once: true}, row)
+	return countAs(ctx, s, statement.Call{Writes: true, Once: true}, row)
 }
 
-func countAs(ctx context.Context, s *Store, st step, row int) error {
-	st.operation = opTakeTokens
-	_, err := run(ctx, s, st, execute("UPDATE lk.counts SET n = n + 1 WHERE id = $1", row))
+func countAs(ctx context.Context, s *Store, st statement.Call, row int) error {
+	st.Operation = opTakeTokens
+	_, err := statement.Run(ctx, s.db, st, statement.Execute("UPDATE lk.counts SET n = n + 1 WHERE id = $1", row))
 	return err
 }
 
@@ -124,7 +125,7 @@ func behindProxy(t testing.TB, opts ...Option) (dsn string, p *faultproxy.Proxy,
 	dsn = prepared(t)
 	config, err := pgx.ParseConfig(dsn)
 	must(t, err)
-	p = postgrestest.NewProxy(t, addressOf(config))
+	p = postgrestest.NewProxy(t, statement.AddressOf(config))
 	return dsn, p, openTestStore(t, postgrestest.Through(dsn, p.Addr()), opts...)
 }
 
@@ -227,7 +228,7 @@ func occupy(t testing.TB, s *Store, n int) {
 	for range n {
 		all.Go(func() {
 			sleep := func() error {
-				_, err := run(t.Context(), s, step{operation: opPing}, execute("SELECT pg_sleep(0.05)"))
+				_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opPing}, statement.Execute("SELECT pg_sleep(0.05)"))
 				return err
 			}
 			err := sleep()
@@ -332,7 +333,7 @@ func TestALostReply(t *testing.T) {
 		return struct{}{}, err
 	}
 	go func() {
-		_, err := run(t.Context(), s, step{operation: opTakeTokens, writes: true}, f)
+		_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opTakeTokens, Writes: true}, f)
 		done <- err
 	}()
 	wantUnavailable(t, <-done, true)
@@ -421,7 +422,7 @@ func TestServersOneByOne(t *testing.T) {
 	must(t, err)
 	proxy.BlackHole()
 	log := new(logbook)
-	s := openTestStore(t, postgrestest.Through(dsn, proxy.Addr()+","+addressOf(config)), WithTimeout(hasty), log.option())
+	s := openTestStore(t, postgrestest.Through(dsn, proxy.Addr()+","+statement.AddressOf(config)), WithTimeout(hasty), log.option())
 	works := func() bool { return count(t.Context(), s, 1) == nil }
 	eventually(t, "the next one is found", works)
 	administer(t, dsn, "ALTER DATABASE "+config.Database+" SET default_transaction_read_only = on", terminate)
@@ -436,7 +437,7 @@ func TestCloseDuringSilence(t *testing.T) {
 	inTime(t, "Close", time.Second, func() time.Duration {
 		s := openTestStore(t, postgrestest.Through(dsn, proxy.Addr()), WithTimeout(hasty))
 		eventually(t, "it works", func() bool { return count(t.Context(), s, 1) == nil })
-		s.listen()
+		s.db.Listen()
 		proxy.BlackHole()
 		for range 5 {
 			_ = count(t.Context(), s, 1)

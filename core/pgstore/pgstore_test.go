@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -84,5 +85,11 @@ func TestMigrateAgain(t *testing.T) {
 	}
 	if _, err := conn.Exec(t.Context(), Schema(), pgx.QueryExecModeSimpleProtocol); err != nil { // by hand
 		t.Error(err)
+	}
+}
+
+func TestGrantsOfOddRoles(t *testing.T) {
+	if text := Grants(`a "lk.b`, WithSchema("other")); strings.Count(text, `TO "a ""lk.b";`) != 3 || strings.Count(text, `SCHEMA "other" `) != 3 {
+		t.Error(text)
 	}
 }

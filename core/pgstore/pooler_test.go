@@ -11,7 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
@@ -24,7 +26,7 @@ func throughPooler(t testing.TB, settings ...string) (direct, pooled string) {
 	direct = prepared(t)
 	config, err := pgx.ParseConfig(direct)
 	must(t, err)
-	address := postgrestest.StartPgBouncer(t, addressOf(config), append([]string{"default_pool_size=3"}, settings...)...)
+	address := postgrestest.StartPgBouncer(t, statement.AddressOf(config), append([]string{"default_pool_size=3"}, settings...)...)
 	return direct, postgrestest.Through(direct, address)
 }
 
@@ -39,7 +41,7 @@ func exercise(t testing.TB, s *Store) {
 					t.Error(err)
 					return
 				}
-				if _, err := run(t.Context(), s, step{operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+				if _, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opInspect}, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
 					err = c.QueryRow(ctx, "SELECT n FROM lk.counts WHERE id = $1", i+1).Scan(&n)
 					return n, err
 				}); err != nil {
@@ -60,15 +62,15 @@ func TestThroughATransactionPooler(t *testing.T) {
 		s := openTestStore(t, pooled, WithTransactionPooler(direct))
 		must(t, s.Ping(t.Context()))
 		exercise(t, s)
-		s.listen()
-		eventually(t, "it listens", s.listener.subscribed.Load)
+		s.db.Listen()
+		eventually(t, "it listens", s.db.Listens)
 	})
 	t.Run("without one", func(t *testing.T) {
 		t.Parallel()
 		s := openTestStore(t, pooled, WithTransactionPooler(""))
 		exercise(t, s)
-		s.listen()
-		if s.listener.subscribed.Load() {
+		s.db.Listen()
+		if s.db.Listens() {
 			t.Error("it listens")
 		}
 	})
@@ -102,8 +104,8 @@ func contracts(t *testing.T, dsn string, opts ...Option) {
 		t.Parallel()
 		s := openTestStore(t, dsn, append([]Option{WithConnections(4)}, opts...)...)
 		test(t, storetest.Harness[*Store]{Store: s, Advance: time.Sleep})
-		for _, statement := range sweeps {
-			_, err := run(t.Context(), s, step{operation: opSweep, urgency: finishing}, execute(s.sql(statement)))
+		for _, text := range sweeps {
+			_, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opSweep, Urgency: batch.Finishing}, statement.Execute(s.db.Text(text)))
 			if !errors.Is(err, store.ErrClosed) {
 				must(t, err)
 			}
@@ -201,10 +203,10 @@ func TestATransactionPoolerIsNoticed(t *testing.T) {
 		_, pooled := throughPooler(t)
 		log := new(logbook)
 		s := openTestStore(t, pooled, WithTransactionPooler(pooled), WithTimeout(brisk), log.option())
-		acceptable(s.listener.settings)
-		s.listen()
+		acceptable(s.listen)
+		s.db.Listen()
 		eventually(t, "it is logged", func() bool { return log.has("misconfigured", "does not arrive", "WithTransactionPooler") })
-		if s.listener.subscribed.Load() {
+		if s.db.Listens() {
 			t.Error("it listens")
 		}
 		eventually(t, "it works nevertheless", func() bool { return count(t.Context(), s, 1) == nil })

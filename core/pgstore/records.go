@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -66,13 +68,13 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		unknown = "reconcile"
 	}
 	key := markOf(req.ID)
-	st := step{operation: opBeginOperation, writes: true, brief: s.settled.has(key), flow: flowOf(&req.OperationRef)}
+	st := statement.Call{Operation: opBeginOperation, Writes: true, Brief: s.settled.has(key), Flow: flowOf(&req.OperationRef)}
 	scope := markOf(req.Scope)
 	full := req.Scope != "" && s.full.has(scope) // to insert and undo it each time would leave dead rows
-	reply, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
+	reply, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
 		var b begun
-		if st.brief {
-			err := c.QueryRow(ctx, s.sql(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
+		if st.Brief {
+			err := c.QueryRow(ctx, s.db.Text(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
 				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
 			if err == nil && b.outcome != "ask" && (b.outcome != "settled" || s.confirmed.has(markOf(req.ID+b.owner))) {
 				return b.reply()
@@ -81,13 +83,13 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 			}
 			b = begun{}
 		}
-		text := s.sql(beginSQL)
+		text := s.db.Text(beginSQL)
 		args := []any{
 			req.ID, req.Guard, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown, holderOf(req.Holder),
 			req.Scope,
 		}
 		if req.Scope != "" {
-			text, args = s.sql(beginScopedSQL), append(args, req.MaxRecords)
+			text, args = s.db.Text(beginScopedSQL), append(args, req.MaxRecords)
 		}
 		plain := func() error {
 			return c.QueryRow(ctx, text, args...).Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
@@ -101,7 +103,7 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		}
 		if ask {
 			number := max(b.number, 1)
-			if b, err = s.begin(ctx, c, &req, unknown); isCode(err, lockNotAvailable) { // others begin it, or complete it: see Complete
+			if b, err = s.begin(ctx, c, &req, unknown); statement.IsCode(err, statement.LockNotAvailable) { // others begin it, or complete it: see Complete
 				return store.BeginReply{Outcome: store.Busy, Number: number, Remaining: req.Lease}, nil
 			}
 		}
@@ -127,7 +129,7 @@ func flowOf(ref *store.OperationRef) string { return cmp.Or(ref.Scope, ref.ID) }
 
 // begin is BeginOperation without a shortcut.
 func (s *Store) begin(ctx context.Context, c *pgx.Conn, req *store.BeginRequest, unknown string) (b begun, err error) {
-	err = c.QueryRow(ctx, s.sql(beginAnywaySQL),
+	err = c.QueryRow(ctx, s.db.Text(beginAnywaySQL),
 		req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, req.Lease.Microseconds(), req.Retention.Microseconds(), unknown,
 		req.MaxRecords, holderOf(req.Holder)).
 		Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.effects, &b.names, &b.steps)
@@ -140,10 +142,7 @@ func (s *Store) begin(ctx context.Context, c *pgx.Conn, req *store.BeginRequest,
 }
 
 // isScopeFull reports whether a scope was filled while a statement ran, which was rolled back.
-func isScopeFull(err error) bool { return isCode(err, "LK001") }
-
-// lockNotAvailable is the code of the error of a statement that has waited for a lock in vain.
-const lockNotAvailable = "55P03"
+func isScopeFull(err error) bool { return statement.IsCode(err, "LK001") }
 
 // holderOf returns a holder as the record has it.
 func holderOf(holder string) []byte { return []byte(holder[:min(len(holder), store.MaxHolder)]) }
@@ -230,17 +229,17 @@ func (s *Store) SettleOperation(ctx context.Context, req store.SettleRequest) (b
 	if req.State != store.Completed {
 		req.Data = nil
 	}
-	text := s.sql(settleSQL)
+	text := s.db.Text(settleSQL)
 	args := []any{req.Owner, letter, req.Status, req.Data, req.Retention.Microseconds(), req.Scope}
 	if req.Scope != "" && len(req.Data) > 0 {
-		text, args = s.sql(settleScopedSQL), append(args, len(req.Data), req.MaxBytes)
+		text, args = s.db.Text(settleScopedSQL), append(args, len(req.Data), req.MaxBytes)
 	}
 	args = append([]any{req.ID}, args...)
 	owned, err := s.finish(ctx, &req.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
 		e.owned = true
 		err = c.QueryRow(ctx, text, args...).Scan(&e.waiting)
 		if errors.Is(err, pgx.ErrNoRows) || isScopeFull(err) {
-			err = c.QueryRow(ctx, s.sql(settleAnywaySQL), settleArgs(&req)...).Scan(&e.owned, &e.waiting)
+			err = c.QueryRow(ctx, s.db.Text(settleAnywaySQL), settleArgs(&req)...).Scan(&e.owned, &e.waiting)
 		}
 		return e, err
 	})
@@ -265,7 +264,7 @@ func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (boo
 		return true, nil
 	}
 	return s.finish(ctx, &ref.OperationRef, func(ctx context.Context, c *pgx.Conn) (e ended, err error) {
-		err = c.QueryRow(ctx, s.sql(`SELECT owned, waiting FROM lk.abandon_operation_1($1, $2, $3, $4)`),
+		err = c.QueryRow(ctx, s.db.Text(`SELECT owned, waiting FROM lk.abandon_operation_1($1, $2, $3, $4)`),
 			ref.ID, ref.Guard, ref.Scope, ref.Owner).
 			Scan(&e.owned, &e.waiting)
 		return e, err
@@ -283,7 +282,7 @@ type ended struct {
 func (s *Store) finish(
 	ctx context.Context, ref *store.OperationRef, f func(ctx context.Context, c *pgx.Conn) (ended, error),
 ) (bool, error) {
-	e, err := run(ctx, s, step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(ref)}, f)
+	e, err := statement.Run(ctx, s.db, statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(ref)}, f)
 	if err == nil {
 		s.tell(e.waiting, endedPush(ref))
 	}
@@ -304,8 +303,8 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 
 // owns runs a statement that changes a row if the caller owns it.
 func (s *Store) owns(ctx context.Context, ref *store.OperationRef, text string, args ...any) (bool, error) {
-	st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(ref)}
-	tag, err := run(ctx, s, st, execute(s.sql(text), args...))
+	st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(ref)}
+	tag, err := statement.Run(ctx, s.db, st, statement.Execute(s.db.Text(text), args...))
 	return tag.RowsAffected() == 1, err
 }
 
@@ -315,9 +314,9 @@ func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, er
 		return false, errors.New("pgstore: an operation in a transaction has no steps: all its effects are undone if it fails")
 	}
 	data := append([]byte{}, req.Data...) // not null
-	st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&req.OperationRef)}
-	n, err := run(ctx, s, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
-		err = c.QueryRow(ctx, s.sql(`SELECT lk.record_step_1($1, $2, $3, $4, $5)`),
+	st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&req.OperationRef)}
+	n, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+		err = c.QueryRow(ctx, s.db.Text(`SELECT lk.record_step_1($1, $2, $3, $4, $5)`),
 			req.ID, req.Owner, []byte(req.Name), data, store.MaxSteps).Scan(&n)
 		return n, err
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
@@ -131,7 +132,7 @@ func TestABeginBehindTheCompletion(t *testing.T) {
 	if must(t, err); !owned {
 		t.Fatal("the attempt owns nothing")
 	}
-	got, err := run(t.Context(), s, step{operation: opBeginOperation, writes: true}, func(ctx context.Context, c *pgx.Conn) (begun, error) {
+	got, err := statement.Run(t.Context(), s.db, statement.Call{Operation: opBeginOperation, Writes: true}, func(ctx context.Context, c *pgx.Conn) (begun, error) {
 		return s.begin(ctx, c, &late, "rerun")
 	})
 	if must(t, err); got.outcome != "settled" || got.status != 201 {

@@ -176,7 +176,7 @@ func TestAReplicaThatReturns(t *testing.T) {
 	if _, _, err := s.order(orderOp("next"), "next", nil); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no connection is left behind", func() bool { return s.store.pool.Stat().AcquiredConns() == 0 })
+	eventually(t, "no connection is left behind", func() bool { return s.store.db.Pool().Stat().AcquiredConns() == 0 })
 }
 
 // openShopOf opens a shop on a database that has its tables.

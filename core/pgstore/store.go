@@ -16,16 +16,16 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/internal/option"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
@@ -39,37 +39,17 @@ import (
 // that is still unanswered 10 ms later ends with its connection; for the next 10 s, lookups are left to
 // end by themselves as well.
 type Store struct {
-	config       config
-	pool         *pgxpool.Pool
-	afterConnect func(context.Context, *pgx.Conn) error // of the pool that New was given; nil if it has none
-	slots        slots                                  // of the pool
-	shares       shares                                 // of the pool
-	workers      *workers
-	hooks        hooks.Shutdown
-	texts        sync.Map // of statements, by the text with the schema's default name
+	config config
+	db     *statement.Client
+	listen *pgx.ConnConfig // nil if the store listens nowhere
+	hooks  hooks.Shutdown
 
-	telemetry     *telemetry.Store
-	misconfigured *telemetry.Repeated
-	breaker       *breaker.Breaker
-	made          time.Time
-	written       atomic.Bool  // the server has taken writes
-	heard         atomic.Int64 // time since made of the last reply to a call that writes
-	slowUntil     atomic.Int64 // time since made: see recentlySlow
-	listener      listener
 	leases
 	settled      keyMarks // operations whose record says how they ended
 	confirmed    keyMarks // such records, by operation and owner, that the replicas have which the server waits for
 	full         keyMarks // scopes that had no room
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
-
-	closing    sync.Mutex // guards changes of closed and background together
-	closed     bool
-	life       context.Context // ends when the store is closed
-	end        context.CancelFunc
-	background sync.WaitGroup
-	cut        context.Context // ends all connections
-	cutAll     context.CancelFunc
 
 	*namesakes
 }
@@ -214,49 +194,39 @@ func (c *config) checkSchema() error {
 }
 
 func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
-	c := config{schema: defaultSchema, oldest: oldest, old: oldTransaction, timeout: time.Second, connections: 8, logger: slog.Default()}
+	c := config{schema: statement.DefaultSchema, oldest: oldest, old: oldTransaction, timeout: time.Second, connections: 8, logger: slog.Default()}
 	option.Apply(&c, opts)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("pgstore: New: %w", err)
 	}
-	listening := settings.ConnConfig.Copy()
+	s := &Store{namesakes: new(namesakes), config: c}
 	if c.listenDSN != "" {
 		var err error
-		if listening, err = pgx.ParseConfig(c.listenDSN); err != nil {
+		if s.listen, err = pgx.ParseConfig(c.listenDSN); err != nil {
 			return nil, fmt.Errorf("pgstore: New: WithTransactionPooler: %w", err)
 		}
+	} else if !c.pooled {
+		s.listen = settings.ConnConfig.Copy()
 	}
-	s := &Store{namesakes: new(namesakes), config: c, made: time.Now()}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.cut, s.cutAll = context.WithCancel(context.Background())
-	pool, err := pgxpool.NewWithConfig(s.life, s.settings(settings))
-	if err != nil {
-		s.end()
+	var err error
+	if s.db, err = statement.New(statement.Config{
+		Pool: settings, Listen: s.listen, Schema: c.schema, Timeout: c.timeout, Connections: c.connections, Pooled: c.pooled,
+		CheckServer: s.checkServer,
+		Subscribed:  func() { s.waiting.Subscribed() },
+		Pushed:      func(push string) { s.waiting.Pushed(push) },
+		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations,
+	}); err != nil {
 		return nil, fmt.Errorf("pgstore: New: %w", err)
-	}
-	s.pool, s.breaker = pool, s.newBreaker(settings.ConnConfig)
-	s.slots = newSlots(c.connections)
-	s.workers = newWorkers(s.life, c.connections)
-	s.shares.init(c.connections)
-	names := make([]string, len(operations))
-	for i, op := range operations {
-		names[i] = string(op)
-	}
-	s.telemetry = telemetry.NewStore(c.providers, ScopeName, "postgresql", names, s.breaker.IsOpen)
-	s.misconfigured = telemetry.NewRepeated(c.logger.With("store", "postgresql", "address", addressOf(settings.ConnConfig)),
-		"lockkeeper: postgresql is misconfigured")
-	if s.listener.init(); !c.pooled || c.listenDSN != "" {
-		s.listener.settings = s.listenerSettings(listening)
 	}
 	s.initLeases()
 	s.initBuckets()
-	s.start(s.sweep)
+	s.db.Start(s.sweep)
 	return s, nil
 }
 
 // Ping checks that the server replies, even if the breaker is open.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := run(ctx, s, step{operation: opPing, urgency: finishing}, ping)
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opPing, Urgency: batch.Finishing}, statement.Ping)
 	return err
 }
 
@@ -271,31 +241,7 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 // Close implements store.Store. It closes the store's own connections only.
 func (s *Store) Close() error {
 	return s.hooks.Close(func() {
-		s.outbox.flush(s.config.timeout)
-		s.closing.Lock()
-		s.closed = true
-		s.closing.Unlock()
-		s.end()
 		s.buckets.denials.Stop()
-		s.background.Wait()
-		// What runs may end, and the server learns that the connections are no longer used. The client
-		// would wait for much longer for a server that does not reply.
-		grace := time.AfterFunc(3*s.config.timeout/2, s.cutAll)
-		s.pool.Close()
-		grace.Stop()
-		s.cutAll()
-		s.telemetry.Close()
+		s.db.Close()
 	})
-}
-
-// start runs f in the background; Close waits for it. If the store is closed, it returns false
-// instead.
-func (s *Store) start(f func()) bool {
-	s.closing.Lock()
-	defer s.closing.Unlock()
-	if s.closed {
-		return false
-	}
-	s.background.Go(f)
-	return true
 }

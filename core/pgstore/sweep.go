@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
@@ -38,22 +39,22 @@ const (
 
 // sweep removes what has expired, every minute, unless another process is about it.
 func (s *Store) sweep() {
-	for pause.Sleep(s.life, sweepEvery/2+rand.N(sweepEvery)) {
-		for s.sweepOnce(s.life) {
+	for pause.Sleep(s.db.Life(), sweepEvery/2+rand.N(sweepEvery)) {
+		for s.sweepOnce(s.db.Life()) {
 		}
 	}
 }
 
 // sweepOnce runs each statement once. It reports whether there is more to remove.
 func (s *Store) sweepOnce(ctx context.Context) (more bool) {
-	for _, statement := range sweeps {
-		rows, err := run(ctx, s, step{operation: opSweep}, func(ctx context.Context, c *pgx.Conn) (rows int64, err error) {
+	for _, text := range sweeps {
+		rows, err := statement.Run(ctx, s.db, statement.Call{Operation: opSweep}, func(ctx context.Context, c *pgx.Conn) (rows int64, err error) {
 			err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 				var mine bool
-				if err := tx.QueryRow(ctx, s.sql("SELECT pg_try_advisory_xact_lock(hashtextextended('lk.sweep', 0))")).Scan(&mine); err != nil || !mine {
+				if err := tx.QueryRow(ctx, s.db.Text("SELECT pg_try_advisory_xact_lock(hashtextextended('lk.sweep', 0))")).Scan(&mine); err != nil || !mine {
 					return err
 				}
-				tag, err := tx.Exec(ctx, s.sql(statement))
+				tag, err := tx.Exec(ctx, s.db.Text(text))
 				rows = tag.RowsAffected()
 				return err
 			})
@@ -62,4 +63,22 @@ func (s *Store) sweepOnce(ctx context.Context) (more bool) {
 		more = more || err == nil && rows >= sweepRows
 	}
 	return more
+}
+
+// leaseSweeps remove what means nothing any more: keys that have been idle for an hour, of which the
+// clock has passed the last fence, processes that wait no more, and old tombstones. Of a large table
+// of keys they look at some pages at a time, since an index on what changes would cost every step.
+var leaseSweeps = []string{
+	`DELETE FROM lk.lease_tombstones WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.lease_tombstones WHERE until < lk.now_us() LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+	`DELETE FROM lk.lease_processes WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.lease_processes WHERE beat + greatest(60000000, span) < lk.now_us() LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+	`SELECT FROM lk.sweep_leases_1(100)`,
+	`WITH idle AS (DELETE FROM lk.leases WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.leases
+		TABLESAMPLE SYSTEM ((SELECT least(100, 1000 * 100.0 * 8192 / greatest(pg_relation_size('lk.leases'), 1))))
+		WHERE NOT busy AND (holder IS NULL OR ends < lk.now_us() - 3600000000)
+			AND greatest(fence, number, late) < lk.now_us() - 3600000000 AND (NOT bound OR pg_try_advisory_xact_lock(lk.bind_key_1(id)))
+		LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING id)
+	DELETE FROM lk.lease_keys WHERE id = ANY (ARRAY(SELECT k.id FROM lk.lease_keys k JOIN idle i ON i.id = k.id FOR UPDATE OF k SKIP LOCKED))`,
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/batch"
+	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
@@ -68,7 +70,7 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 		outcome   string
 		remaining int64
 	)
-	err := t.conn.begin(ctx, t.store.sql(`SELECT outcome, coalesce(remaining, 0) FROM lk.enter_operation_1($1, $2, $3, $4)`),
+	err := t.conn.begin(ctx, t.store.db.Text(`SELECT outcome, coalesce(remaining, 0) FROM lk.enter_operation_1($1, $2, $3, $4)`),
 		[]any{req.ID, req.Scope, req.Owner, req.MaxRecords}, &outcome, &remaining)
 	if err == nil && outcome == "started" {
 		t.begun, t.open, t.owner, t.maxRecords = true, true, req.Owner, req.MaxRecords
@@ -78,7 +80,7 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 	t.conn.rollback()
 	switch {
 	case err != nil:
-		return store.BeginReply{}, explain(err, false)
+		return store.BeginReply{}, statement.Explain(err, false)
 	case outcome == "locked":
 		return store.BeginReply{Outcome: store.Busy, Number: 1, Remaining: req.Lease}, nil
 	case outcome == "full":
@@ -98,24 +100,28 @@ func (t *transaction) commit(ctx context.Context, _ store.Records, req store.Set
 		return false, context.Cause(ctx)
 	}
 	t.open = false
-	r := reply[bool]{err: late(context.DeadlineExceeded)}
-	done := make(chan reply[bool], 1)
-	running, end := t.store.committing(ctx, t.store.unhurried(), func() {})
+	type reply struct {
+		owned bool
+		err   error
+	}
+	r := reply{err: context.DeadlineExceeded}
+	done := make(chan reply, 1)
+	running, end := t.store.db.Committing(ctx, t.store.db.Unhurried(), func() {})
 	go func() {
 		defer end()
 		owned, err := t.settle(running, &req)
 		t.conn.rollback()
-		done <- reply[bool]{owned, err}
+		done <- reply{owned, err}
 	}()
-	timeout := time.NewTimer(t.store.unhurried())
+	timeout := time.NewTimer(t.store.db.Unhurried())
 	defer timeout.Stop()
 	select {
 	case r = <-done:
 	case <-timeout.C:
 	}
 	var answer *pgconn.PgError
-	if r.err == nil || errors.As(r.err, &answer) && endsStatement(answer) {
-		return r.value, r.err
+	if r.err == nil || errors.As(r.err, &answer) && statement.EndsStatement(answer) {
+		return r.owned, r.err
 	}
 	return t.findOut(ctx, req.AttemptRef, r.err)
 }
@@ -125,13 +131,13 @@ func (t *transaction) settle(ctx context.Context, req *store.SettleRequest) (own
 	s := t.store
 	if t.outside {
 		var outcome string
-		if err = t.conn.query(ctx, s.sql(completeSQL), settleArgs(req), &outcome); err != nil || outcome != "owned" {
+		if err = t.conn.query(ctx, s.db.Text(completeSQL), settleArgs(req), &outcome); err != nil || outcome != "owned" {
 			return false, err
 		}
 		err = t.conn.commit(ctx, "", nil)
 	} else {
 		var none any
-		err = t.conn.commit(ctx, s.sql(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
+		err = t.conn.commit(ctx, s.db.Text(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
 			req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, letters[req.State], req.Status, req.Data, req.Retention.Microseconds(),
 			t.maxRecords, int64(req.MaxBytes), holderOf(req.Holder),
 		}, &none)
@@ -147,9 +153,9 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 	type end struct{ settled, open bool }
 	until := time.Now().Add(10 * time.Second)
 	for {
-		st := step{operation: opSettleOperation, urgency: finishing, writes: true, flow: flowOf(&ref.OperationRef)}
-		e, err := run(context.WithoutCancel(ctx), s, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
-			err = c.QueryRow(ctx, s.sql(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).
+		st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&ref.OperationRef)}
+		e, err := statement.Run(context.WithoutCancel(ctx), s.db, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
+			err = c.QueryRow(ctx, s.db.Text(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).
 				Scan(&e.settled, &e.open)
 			return e, err
 		})
@@ -158,7 +164,7 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 			return true, nil
 		case err == nil && !e.open:
 			return false, fmt.Errorf("%w: the transaction was rolled back: %w", store.ErrUnavailable, cause)
-		case ctx.Err() != nil || s.life.Err() != nil || time.Now().After(until):
+		case ctx.Err() != nil || s.db.Life().Err() != nil || time.Now().After(until):
 			s.transactions.Delete(t.owner) // the guard goes on to abandon the attempt
 			return false, fmt.Errorf("%w: commit: %w", store.ErrUnconfirmed, cause)
 		}

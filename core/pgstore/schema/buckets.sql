@@ -41,7 +41,7 @@ BEGIN
 END $$;
 
 -- Makes one ordinary charge if the bucket has a row, and returns the debt and the row's place: see chargeNewest in
--- decisions.go. The update begins when the row is locked, and so sees the version that was locked.
+-- bucketdecisions.go. The update begins when the row is locked, and so sees the version that was locked.
 CREATE OR REPLACE FUNCTION lk.charge_newest_1(
   bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, my_place tid, OUT debt bigint, OUT place tid
 ) LANGUAGE plpgsql AS $$
@@ -63,7 +63,7 @@ BEGIN
 END $$;
 
 -- Makes ordinary charges, each to another bucket, or none of them, and returns the debts: see chargeBuckets in
--- decisions.go. The ids are in order.
+-- bucketdecisions.go. The ids are in order.
 CREATE OR REPLACE FUNCTION lk.charge_together_1(
   ids uuid[], intervals bigint[], costs bigint[], capacities bigint[], OUT debts bigint[]
 ) LANGUAGE plpgsql AS $$

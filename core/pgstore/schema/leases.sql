@@ -199,7 +199,7 @@ DECLARE
 BEGIN
   r.outcome := CASE WHEN step = 'release' AND repeated THEN 'unknown' ELSE 'no' END;
   r.waiting := 0; r.next := 0; r.pushes := '{}';
-  LOOP -- for the newest version: see newestOf in newest.go
+  LOOP -- for the newest version: see newestOf in hints.go
     IF my_at IS NOT NULL THEN
       SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.ctid = (SELECT lk.newest_place_1('lk.leases', my_at)) AND s.id = my_key
         FOR NO KEY UPDATE;

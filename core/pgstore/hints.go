@@ -1,0 +1,121 @@
+package pgstore
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// keyMarks marks keys, by their digests. It may forget a mark.
+type keyMarks [1024]atomic.Uint64
+
+func (m *keyMarks) of(key [16]byte) (slot *atomic.Uint64, mark uint64) {
+	mark = binary.BigEndian.Uint64(key[:])
+	return &m[mark%uint64(len(m))], mark
+}
+
+// markOf returns a key to mark a text by.
+func markOf(text string) (key [16]byte) {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, text)
+	h.Sum(key[:0])
+	return key
+}
+
+func (m *keyMarks) has(key [16]byte) bool {
+	slot, mark := m.of(key)
+	return slot.Load() == mark
+}
+
+func (m *keyMarks) set(key [16]byte, marked bool) {
+	switch slot, mark := m.of(key); {
+	case !marked:
+		slot.CompareAndSwap(mark, 0)
+	case slot.Load() != mark: // to write it again would invalidate it in the caches of other processors
+		slot.Store(mark)
+	}
+}
+
+// newestOf returns a search for the newest version of the row of a table with this id, given the place in
+// which it was last seen, or NULL.
+//
+// While a transaction is open that is older, such as a backup's, the server keeps all versions that
+// a row has had since, and a search by id = $1 passes them from the oldest to the newest: a hot row
+// would get slower with every change. A version that is not the newest one is not seen in its place,
+// but leads to the newest one. If it does not, since the server has removed it, the search goes through
+// the index, in which the versions stand in the order of their places: backward, since new ones are
+// often last, for which it has to be one of a range of ids.
+func newestOf(table, id, place string) string {
+	in := "(SELECT n.ctid FROM " + table + " n WHERE n.id = " + id + " AND n.ctid = "
+	return "(SELECT coalesce(" + in + place + "::tid), " + // a statement that waits for the row evaluates the subqueries of its own level all
+		in + "(SELECT lk.newest_place_1('" + table + "', " + place + "))), " +
+		"(SELECT n.ctid FROM " + table + " n WHERE n.id >= " + id + " AND n.id <= " + id + " ORDER BY n.id DESC LIMIT 1)))"
+}
+
+// rowPlaces remembers where the newest version of a key's row was when this process wrote it. It may
+// forget keys.
+type rowPlaces [1024]rowPlace
+
+type rowPlace struct {
+	mu   sync.Mutex
+	turn chan struct{} // has an element while a call has the turn; nil until the first one
+	key  [16]byte
+	at   pgtype.TID
+}
+
+func (p *rowPlaces) of(key [16]byte) *rowPlace {
+	return &p[binary.BigEndian.Uint16(key[:])%uint16(len(p))]
+}
+
+// get returns the place of a key's row, and NULL for a key of which it does not know that it has one.
+func (p *rowPlaces) get(key [16]byte) pgtype.TID {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.key == key {
+		return r.at
+	}
+	return pgtype.TID{}
+}
+
+// set records the place of a key's row.
+func (p *rowPlaces) set(key [16]byte, at pgtype.TID) {
+	r := p.of(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.key, r.at = key, at
+}
+
+// maxTurn is how long a call waits for its turn: one whose connection hangs stops no others.
+const maxTurn = 10 * time.Millisecond
+
+// turn waits until no other call has the turn of a key, and returns what ends it. It reports false if
+// that takes too long.
+func (p *rowPlaces) turn(key [16]byte) (end func(), ok bool) {
+	r := p.of(key)
+	r.mu.Lock()
+	if r.turn == nil {
+		r.turn = make(chan struct{}, 1)
+	}
+	turn := r.turn
+	r.mu.Unlock()
+	end = func() { <-turn }
+	select {
+	case turn <- struct{}{}:
+		return end, true
+	default:
+	}
+	timeout := time.NewTimer(maxTurn)
+	defer timeout.Stop()
+	select {
+	case turn <- struct{}{}:
+		return end, true
+	case <-timeout.C:
+		return nil, false
+	}
+}

@@ -1,7 +1,0 @@
-//go:build !unix
-
-package pgstore
-
-import "net"
-
-func isQuiet(net.Conn) bool { return true }

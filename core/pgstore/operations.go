@@ -1,0 +1,28 @@
+package pgstore
+
+import "github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
+
+// ScopeName is the instrumentation scope of the store's telemetry.
+const ScopeName = "github.com/lockkeeper/lockkeeper/core/pgstore"
+
+// The operations of calls.
+var (
+	opPing            = statement.Operation{Name: "ping", Share: statement.ReleaseShare}
+	opSweep           = statement.Operation{Name: "sweep"}
+	opTakeTokens      = statement.Operation{Name: "take_tokens"} // or settle
+	opHoldTokens      = statement.Operation{Name: "hold_tokens"}
+	opResetTokens     = statement.Operation{Name: "reset_tokens"}
+	opBeginOperation  = statement.Operation{Name: "begin_operation"}
+	opSettleOperation = statement.Operation{Name: "settle_operation"} // or abandon, or mark
+	opRenewOperations = statement.Operation{Name: "renew_operations", Share: statement.RenewalShare}
+	opAcquireLease    = statement.Operation{Name: "acquire_lease"}                                 // also repeated by a waiter
+	opReleaseLeases   = statement.Operation{Name: "release_leases", Share: statement.ReleaseShare} // or downgrade, or revoke
+	opRenewLeases     = statement.Operation{Name: "renew_leases", Share: statement.RenewalShare}
+	opBeat            = statement.Operation{Name: "beat", Share: statement.RenewalShare} // of waiters
+	opLatch           = statement.Operation{Name: "latch"}
+	opInspect         = statement.Operation{Name: "inspect"}
+)
+
+var operations = []statement.Operation{
+	opPing, opSweep, opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect,
+}
