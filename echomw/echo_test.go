@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/exclusive"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/echotest"
 )
 
 // serve returns the handler of an application.

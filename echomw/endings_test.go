@@ -6,8 +6,8 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/echotest"
 )
 
 // Around implements mwtest.Natively. Echo's Timeout is not among them: its documentation says that

@@ -14,9 +14,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 

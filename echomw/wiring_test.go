@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echomw/fenced"
 	"github.com/lockkeeper/lockkeeper/echomw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echomw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 

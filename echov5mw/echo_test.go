@@ -20,7 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echov5mw/exclusive"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/echotest"
 )
 
 type app = echotest.App[*echo.Context, echo.MiddlewareFunc]

@@ -6,8 +6,8 @@ import (
 	"github.com/labstack/echo/v5"
 	"github.com/labstack/echo/v5/middleware"
 
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/echotest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/echotest"
 )
 
 // Around implements mwtest.Natively.

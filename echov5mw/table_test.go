@@ -14,9 +14,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/echov5mw/fenced"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 

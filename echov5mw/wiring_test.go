@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/echov5mw/fenced"
 	"github.com/lockkeeper/lockkeeper/echov5mw/idempotency"
 	"github.com/lockkeeper/lockkeeper/echov5mw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 

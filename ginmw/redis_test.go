@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw"
 	"github.com/lockkeeper/lockkeeper/ginmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/ginmw/exclusive"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // eventually polls until the condition holds.

@@ -14,10 +14,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/fenced"
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
 // check returns an error for what no stand-in can be made of.

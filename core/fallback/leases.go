@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // Leases returns a store of leases that sends to standIn, usually a store in memory, the requests of

@@ -3,7 +3,7 @@ package guard
 import (
 	"context"
 
-	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/base/clientctx"
 )
 
 // ClientContext returns the context of the client whose request ctx belongs to. It ends when the
@@ -21,4 +21,4 @@ import (
 // Without such middleware in front, and for a context that never ends, it is ctx itself. An
 // HTTP/1.1 server notices that its client has disconnected only after the request's body was read,
 // which the middleware does. Use only the end of the context: it may have fewer values than ctx.
-func ClientContext(ctx context.Context) context.Context { return client.Context(ctx) }
+func ClientContext(ctx context.Context) context.Context { return clientctx.Context(ctx) }

@@ -24,11 +24,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/average"
-	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/clientctx"
+	"github.com/lockkeeper/lockkeeper/internal/base/ewma"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Guard admits one attempt at each operation and keeps its result.
@@ -59,7 +59,7 @@ type Guard struct {
 	closed   atomic.Bool           // Begin returns ErrClosed
 	detach   func()                // from the store's Shutdown
 	namesake *namesake.Member
-	typical  average.Duration // duration of attempts
+	typical  ewma.Duration // duration of attempts
 	twins    twins
 	closing  context.Context // ends with the guard, and the waits of twins with it
 	close    context.CancelFunc
@@ -196,7 +196,7 @@ func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Resul
 	for errors.Is(err, ErrInFlight) && g.await(waiting, g.ref(op), timeout.C, cmp.Or(op.MaxWaiting, defaultMaxWaiting)) {
 		attempt, result, origin, err = g.begin(ctx, op)
 	}
-	if attempt != nil && client.Left(ctx) { // when its turn came: it is retried
+	if attempt != nil && clientctx.Left(ctx) { // when its turn came: it is retried
 		g.calls.Begin() // finish calls End
 		_ = attempt.Abandon(ctx)
 		return nil, nil, origin, &InFlightError{ID: attempt.OperationID()}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/parts"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 )
 
 // Operation identifies something that must happen at most once.
@@ -81,12 +81,12 @@ func (d digester) sum(text []byte) [sha256.Size]byte {
 func (d digester) name(guard string, op Operation) (scope, id string) {
 	var most [256]byte
 	var text [2 * idSize]byte
-	sum := d.sum(parts.Append(most[:0], "operation", guard, op.Scope, op.Key))
+	sum := d.sum(textlist.Append(most[:0], "operation", guard, op.Scope, op.Key))
 	base64.RawURLEncoding.Encode(text[:idSize], sum[:16])
 	if op.Scope == "" {
 		return "", string(text[:idSize])
 	}
-	sum = d.sum(parts.Append(most[:0], "scope", guard, op.Scope))
+	sum = d.sum(textlist.Append(most[:0], "scope", guard, op.Scope))
 	base64.RawURLEncoding.Encode(text[idSize:], sum[:16])
 	both := string(text[:])
 	return both[idSize:], both[:idSize]
@@ -94,7 +94,7 @@ func (d digester) name(guard string, op Operation) (scope, id string) {
 
 func (d digester) fingerprint(op Operation) string {
 	var most [256]byte
-	sum := d.sum(append(parts.Append(most[:0], "fingerprint"), op.Fingerprint...))
+	sum := d.sum(append(textlist.Append(most[:0], "fingerprint"), op.Fingerprint...))
 	return encode(sum[:])
 }
 

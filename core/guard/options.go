@@ -12,9 +12,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/parts"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 )
 
 // ScopeName is the instrumentation scope of a guard's telemetry.
@@ -78,7 +78,7 @@ func (c config) settings() namesake.Settings {
 	seal, keys := identity(c.seal)
 	text := fmt.Sprintf("lease=%v retention=%v max_result=%d rerun=%t reconcile=%t secret=%t seal=%s",
 		c.ttl, c.retention, c.maxResult, c.rerun, c.reconcile != nil, len(c.secret) > 0, seal)
-	return namesake.Settings{Text: text, Secret: string(parts.Append([]byte(keys), string(c.secret)))}
+	return namesake.Settings{Text: text, Secret: string(textlist.Append([]byte(keys), string(c.secret)))}
 }
 
 // WithTTL sets the length of an attempt's lease, which is how long after its last renewal an

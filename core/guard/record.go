@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // State is the state of an operation in its [Record].

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/parts"
+	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 )
 
 // The data of a result and of a step has one layout in the store:
@@ -106,9 +106,9 @@ func (p place) authenticated(head []byte) []byte {
 	var most [256]byte
 	b := most[:0]
 	if p.step != "" {
-		b = parts.Append(b, "step", idOf(p.ref), p.step)
+		b = textlist.Append(b, "step", idOf(p.ref), p.step)
 	} else {
-		b = parts.Append(b, "result", idOf(p.ref), strconv.Itoa(p.status))
+		b = textlist.Append(b, "result", idOf(p.ref), strconv.Itoa(p.status))
 	}
 	return append(b, head...)
 }
@@ -223,7 +223,7 @@ func identity(keys []SealKey) (text, secret string) {
 		if key.unsealed {
 			ids[i] = "unsealed"
 		}
-		all = parts.Append(all, ids[i], string(key.Key))
+		all = textlist.Append(all, ids[i], string(key.Key))
 	}
 	return fmt.Sprint(ids), string(all)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/parts"
+	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 )
 
 // steps are the steps of an attempt.
@@ -207,7 +207,7 @@ func (a *Attempt) takeOver(reply *store.BeginReply) error {
 // same in every attempt, unique to all three, and unrelated to what users sent. It has 43 characters
 // of base64url.
 func (a *Attempt) DownstreamKey(service, step string) string {
-	text := parts.Append(nil, "downstream", idOf(a.req.OperationRef), service, step)
+	text := textlist.Append(nil, "downstream", idOf(a.req.OperationRef), service, step)
 	if secret := a.guard.config.secret; len(secret) > 0 {
 		h := hmac.New(sha256.New, secret)
 		h.Write(text)

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
+	"github.com/lockkeeper/lockkeeper/internal/testing/bucketmodel"
 )
 
 // Decisions are those of exact fractions, within a nanosecond for each token, and debts are exact.

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 var _ store.Latches = (*Store)(nil)

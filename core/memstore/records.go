@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // If there is no room for a new record, expired ones are removed first. Then the larger results of

@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that

@@ -3,7 +3,7 @@ package memstore
 import (
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // ScopeName is the instrumentation scope of the store's telemetry.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // AwaitOperation implements store.Records.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
+	"github.com/lockkeeper/lockkeeper/internal/testing/bucketmodel"
 )
 
 func TestBuckets(t *testing.T) {

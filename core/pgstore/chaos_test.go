@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/faultproxy"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultproxy"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // storm is a server with stores that use it through proxies, and faults until calm.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func (s *shop) begin(op guard.Operation) *guard.Attempt {

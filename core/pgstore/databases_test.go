@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // databases makes those of tests, on the server that they share.

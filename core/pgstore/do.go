@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/internal/kept"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // Do runs fn exactly once in effect, and returns its value: fn's own or, with replayed true, that
@@ -83,7 +83,7 @@ func do[T any](
 	}
 	for try := range statement.Rollbacks {
 		if try > 0 {
-			pause.Sleep(ctx, rand.N(time.Duration(try)*5*time.Millisecond))
+			backoff.Sleep(ctx, rand.N(time.Duration(try)*5*time.Millisecond))
 		}
 		conn, fn := connect()
 		value, replayed, err = doOnce(ctx, g, op, conn, fn)

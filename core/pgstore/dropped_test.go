@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // A mechanism that is made for a request, and never closed, does not outlive it.

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // wantMisconfigured checks an error that waiting does not end: its cause, and that it says what to

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // slowCommits starts a server, with the store's schema and counts, whose commits take so long.

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
-	"github.com/lockkeeper/lockkeeper/internal/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
 )
 
 //go:embed schema/*.sql

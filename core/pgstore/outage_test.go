@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/faultproxy"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultproxy"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // logbook is what a store has logged.

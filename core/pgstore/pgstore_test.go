@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func TestMain(m *testing.M) {

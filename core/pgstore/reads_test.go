@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // Reads work on a server that takes no writes, also while the breaker is open for that reason; not

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 func TestRecords(t *testing.T) {

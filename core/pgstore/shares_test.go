@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // crowdShop is an application whose server takes 5 ms for a commit.

@@ -26,8 +26,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Store is a store.Store on PostgreSQL. All methods may be called concurrently.

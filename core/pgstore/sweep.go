@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // sweeps are statements that each delete at most 1,000 rows of what has expired: PostgreSQL expires
@@ -39,7 +39,7 @@ const (
 
 // sweep removes what has expired, every minute, unless another process is about it.
 func (s *Store) sweep() {
-	for pause.Sleep(s.db.Life(), sweepEvery/2+rand.N(sweepEvery)) {
+	for backoff.Sleep(s.db.Life(), sweepEvery/2+rand.N(sweepEvery)) {
 		for s.sweepOnce(s.db.Life()) {
 		}
 	}

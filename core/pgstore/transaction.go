@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // transaction is a transaction of the caller's database that runs an operation: its record, its
@@ -168,7 +168,7 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 			s.transactions.Delete(t.owner) // the guard goes on to abandon the attempt
 			return false, fmt.Errorf("%w: commit: %w", store.ErrUnconfirmed, cause)
 		}
-		pause.Sleep(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond))
+		backoff.Sleep(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond))
 	}
 }
 

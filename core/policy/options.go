@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/option"
 )
 
 // RateLimitOption is an option of the ratelimit middleware of every HTTP framework.

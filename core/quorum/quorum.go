@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
 // Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are
@@ -179,10 +179,10 @@ func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 		return ctx.Err()
 	}
 
-	delay := pause.Growing{Min: pollMin, Max: pollMax}
+	delay := backoff.Growing{Min: pollMin, Max: pollMax}
 	heard := time.Now()
 	for {
-		if !pause.Sleep(waiting, delay.Next()) {
+		if !backoff.Sleep(waiting, delay.Next()) {
 			return store.Grant{}, stopped()
 		}
 		// A late release of one attempt must not end another, so every attempt has its own ID.

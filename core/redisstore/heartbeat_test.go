@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/waiting"
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func TestTheScriptsKeepTombstonesAsLong(t *testing.T) {

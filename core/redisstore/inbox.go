@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // inbox is the channel on which this process receives pushes about its requests. The store
@@ -118,7 +118,7 @@ func (s *Store) subscribe() {
 		if script.Refused(err) && !in.warned.Swap(true) {
 			s.config.logger.Warn("lockkeeper: cannot subscribe; waiters poll instead", "error", err)
 		}
-		pause.Sleep(s.redis.Life(), wait)
+		backoff.Sleep(s.redis.Life(), wait)
 		wait = min(2*wait, checkEvery)
 	}
 }

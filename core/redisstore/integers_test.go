@@ -3,8 +3,8 @@ package redisstore
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // A server with 32 bits would write large integers wrongly as what they are.

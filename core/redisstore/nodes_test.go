@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // keysOn returns n keys of newLimiter that a master has, and n that others have.

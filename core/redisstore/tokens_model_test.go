@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/bucketmodel"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/bucketmodel"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // scriptClock gives a script the time that the key "clock" has, in µs, and refuses buckets that

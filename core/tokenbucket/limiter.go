@@ -21,9 +21,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Limiter decides whether a request for a key is within the limits of its plan.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 func report() call { return call{method: http.MethodGet, path: "/api/report", user: "alice"} }

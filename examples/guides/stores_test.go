@@ -15,8 +15,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // checkedStore is a store of any of the three packages.

@@ -20,8 +20,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/examples/internal/demo/demotest"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

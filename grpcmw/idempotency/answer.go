@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
-	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/encoding"
 )
 
 // answer is what a handler answered: a message, or a status with its details.
@@ -97,12 +97,12 @@ func (a answer) encode() []byte {
 	b = binary.AppendUvarint(b, uint64(a.code))
 	b = appendMetadata(b, a.header)
 	b = appendMetadata(b, a.trailer)
-	b = wire.AppendText(b, a.name)
+	b = encoding.AppendText(b, a.name)
 	return append(b, a.body...)
 }
 
 func decodeAnswer(b []byte) (answer, error) {
-	r := wire.Reader{Left: b}
+	r := encoding.Reader{Left: b}
 	if version := r.Number(); version != answerVersion {
 		return answer{}, errDamaged
 	}
@@ -149,13 +149,13 @@ func appendMetadata(b []byte, md metadata.MD) []byte {
 	b = binary.AppendUvarint(b, uint64(count))
 	for _, name := range names {
 		for _, value := range md[name] {
-			b = wire.AppendText(wire.AppendText(b, name), value)
+			b = encoding.AppendText(encoding.AppendText(b, name), value)
 		}
 	}
 	return b
 }
 
-func readMetadata(r *wire.Reader) metadata.MD {
+func readMetadata(r *encoding.Reader) metadata.MD {
 	md := metadata.MD{}
 	for count := r.Number(); count > 0 && !r.Failed; count-- {
 		name := strings.ToLower(r.Text())

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
 // UnaryClientInterceptor puts an idempotency key of its own on every call that has none: neither in

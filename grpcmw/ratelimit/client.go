@@ -19,9 +19,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // UnaryClientInterceptor limits a client's calls, and obeys the limits of their servers. Each call
@@ -224,7 +224,7 @@ func asked(st *status.Status, trailer metadata.MD) (longest time.Duration) {
 		}
 	}
 	if values := trailer["retry-after"]; len(values) > 0 {
-		d, _ := pause.RetryAfter(http.Header{"Retry-After": values, "Date": trailer["date"]})
+		d, _ := backoff.RetryAfter(http.Header{"Retry-After": values, "Date": trailer["date"]})
 		longest = max(longest, d)
 	}
 	return longest

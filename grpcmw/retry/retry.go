@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	pauses "github.com/lockkeeper/lockkeeper/internal/base/backoff"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
 )
 
 // Option is an option of [UnaryClientInterceptor].
@@ -73,7 +73,7 @@ func UnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 			if !ok || delay > most {
 				return struct{}{}, backoff.Permanent(last)
 			}
-			delay = pause.Asked(delay, tries, most)
+			delay = pauses.Asked(delay, tries, most)
 			tries++
 			return struct{}{}, &backoff.RetryAfterError{Duration: delay}
 		}, backoff.WithMaxTries(c.tries), backoff.WithMaxElapsedTime(0))

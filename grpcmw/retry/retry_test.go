@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

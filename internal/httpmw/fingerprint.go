@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/parts"
 )
 
 // conditions are the fields that a handler's answer depends on by their definition.
@@ -23,14 +23,14 @@ func hostOf(r *http.Request, s *setting.Settings) string {
 // function, or means that there is no room for the function's copy of the body.
 func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
 	var most [512]byte
-	head := parts.Append(most[:0], r.Method, hostOf(r, s), r.URL.EscapedPath())
+	head := textlist.Append(most[:0], r.Method, hostOf(r, s), r.URL.EscapedPath())
 	if s.KeyAlone {
 		sum := sha256.Sum256(head)
 		return sum[:], nil
 	}
-	head = parts.Append(head, r.URL.RawQuery, r.Header.Get("Content-Type"))
+	head = textlist.Append(head, r.URL.RawQuery, r.Header.Get("Content-Type"))
 	for _, name := range conditions {
-		head = parts.Append(head, strings.Join(r.Header[name], ", "))
+		head = textlist.Append(head, strings.Join(r.Header[name], ", "))
 	}
 	h := sha256.New()
 	_, _ = h.Write(head)

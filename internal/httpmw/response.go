@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/encoding"
 )
 
 // response is an answer without its status: the handler's changes to the header, the body, and the
@@ -80,7 +80,7 @@ func decodeResponse(b []byte) (response, error) {
 	if len(b) == 0 || b[0] != responseVersion {
 		return response{}, errDamaged
 	}
-	r := wire.Reader{Left: b[1:]}
+	r := encoding.Reader{Left: b[1:]}
 	header, trailer := readChanges(&r), readChanges(&r)
 	if r.Failed {
 		return response{}, errDamaged
@@ -103,20 +103,20 @@ func sizeOf(list []change) int {
 func appendChanges(b []byte, list []change) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, c := range list {
-		b = wire.AppendText(b, c.name)
+		b = encoding.AppendText(b, c.name)
 		if c.deleted {
 			b = append(b, 0)
 			continue
 		}
 		b = binary.AppendUvarint(b, uint64(len(c.values))+1)
 		for _, v := range c.values {
-			b = wire.AppendText(b, v)
+			b = encoding.AppendText(b, v)
 		}
 	}
 	return b
 }
 
-func readChanges(r *wire.Reader) (list []change) {
+func readChanges(r *encoding.Reader) (list []change) {
 	for count := r.Number(); count > 0 && !r.Failed; count-- {
 		name, values := r.Text(), r.Number()
 		c := change{name: name, deleted: values == 0}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // storeRetry is when to come back after the store was not there: breakers close within it.

@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 const (

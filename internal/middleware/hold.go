@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/average"
+	"github.com/lockkeeper/lockkeeper/internal/base/ewma"
 )
 
 // Hold has a request hold something of its key while its handler runs: a lock, or a permit.
@@ -22,7 +22,7 @@ type Hold struct {
 	kind      string // of the mechanism, and its name
 	name      string
 	wait      time.Duration // for how long a request waits; zero refuses it at once
-	typical   average.Duration
+	typical   ewma.Duration
 }
 
 // mechanism acquires holds.

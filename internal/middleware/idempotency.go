@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/base/clientctx"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
@@ -125,7 +125,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 	}
 	// A client that leaves changes nothing once the handler runs: whether it is there for the
 	// answer or comes back for it, the operation runs to its end. It ends the wait for a twin.
-	ctx, release := client.Detach(request)
+	ctx, release := clientctx.Detach(request)
 	defer release()
 	attempt, result, err := m.Guard.Begin(ctx, op)
 	if err == nil {

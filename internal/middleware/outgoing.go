@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Outgoing limits what a client sends: requests wait for tokens, and the keys of those whose
@@ -186,7 +186,7 @@ func (h *ownHolds) wait(ctx context.Context, key string, all bool) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
 			return fmt.Errorf("ratelimit: the key is held until after the deadline: %w", context.DeadlineExceeded)
 		}
-		if !pause.Sleep(ctx, d) {
+		if !backoff.Sleep(ctx, d) {
 			return ctx.Err()
 		}
 	}

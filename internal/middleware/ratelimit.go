@@ -8,9 +8,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/average"
+	"github.com/lockkeeper/lockkeeper/internal/base/ewma"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // RateLimit decides whether requests are within a limit.
@@ -20,7 +20,7 @@ type RateLimit struct {
 	// Order is nil if all who are refused are told the same time.
 	Order    *RetryOrder
 	hold     *tokenbucket.Escalation // nil unless policy.Hold
-	attempts *average.Duration       // how long they take; nil unless they are charged by their answers
+	attempts *ewma.Duration          // how long they take; nil unless they are charged by their answers
 	jitter   time.Duration
 	shadows  *telemetry.Shadows // nil unless policy.Shadow
 }
@@ -29,7 +29,7 @@ type RateLimit struct {
 func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
 	m := RateLimit{Watch: newWatch(s, "rate_limit", l.Name()), Limiter: l, hold: s.Hold, jitter: s.RetryJitter}
 	if s.Charged != nil {
-		m.attempts = new(average.Duration)
+		m.attempts = new(ewma.Duration)
 	}
 	if s.Shadow {
 		m.shadows = telemetry.NewShadows(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, l.Name(), "rate_limit")

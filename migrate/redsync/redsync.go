@@ -34,7 +34,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
 )
 
 var (

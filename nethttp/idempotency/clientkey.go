@@ -9,8 +9,8 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
 )
 
 const (

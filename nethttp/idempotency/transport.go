@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 	"github.com/lockkeeper/lockkeeper/nethttp/internal/roundtrip"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
@@ -147,7 +147,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			most = 1
 		}
 	}
-	own := pause.Growing{Min: leastDelay, Max: t.maxDelay}
+	own := backoff.Growing{Min: leastDelay, Max: t.maxDelay}
 	for tries := 1; ; tries++ {
 		sent := r.WithContext(context.WithValue(ctx, triesKey{}, tries))
 		sent.Header = headerWith(r.Header, key)
@@ -195,7 +195,7 @@ func (t *transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }
 
 // delay returns how long to wait until a request is sent again, after so many tries, or false if it
 // is not to be sent again.
-func (t *transport) delay(ctx context.Context, resp *http.Response, err error, own *pause.Growing, tries int) (time.Duration, bool) {
+func (t *transport) delay(ctx context.Context, resp *http.Response, err error, own *backoff.Growing, tries int) (time.Duration, bool) {
 	var delay time.Duration
 	var asked bool
 	switch {
@@ -215,7 +215,7 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 	case delay > most:
 		return 0, false
 	case asked:
-		delay = pause.Asked(delay, tries-1, most)
+		delay = backoff.Asked(delay, tries-1, most)
 	}
 	return delay, true
 }
@@ -223,7 +223,7 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 // asked returns for how long a refusal asks to wait, or false if it does not say so.
 func (t *transport) asked(resp *http.Response) (longest time.Duration, ok bool) {
 	if t.decoders == nil {
-		if d, ok := pause.RetryAfter(resp.Header); ok { // also that of a 409, which is about this request
+		if d, ok := backoff.RetryAfter(resp.Header); ok { // also that of a 409, which is about this request
 			return d, true
 		}
 		longest = ratelimit.Standard(resp)

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 )
 

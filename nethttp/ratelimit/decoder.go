@@ -10,9 +10,9 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
 )
 
 // Decoder returns for how long from now a server takes no more requests of the key of this answer.
@@ -64,7 +64,7 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusConflict {
 		return 0, false
 	}
-	return pause.RetryAfter(resp.Header)
+	return backoff.RetryAfter(resp.Header)
 }
 
 // RateLimit reads RateLimit (draft-ietf-httpapi-ratelimit-headers): the longest t of the limits of
@@ -91,7 +91,7 @@ func RateLimit(resp *http.Response) (longest time.Duration) {
 	} else if dictionary, err := httpsfv.UnmarshalDictionary(values); err == nil {
 		longest = none(valueOf(dictionary, "remaining"), valueOf(dictionary, "reset"))
 	}
-	return pause.SinceSent(resp.Header, longest)
+	return backoff.SinceSent(resp.Header, longest)
 }
 
 func valueOf(d *httpsfv.Dictionary, name string) any {
@@ -166,22 +166,22 @@ func fromNow(h http.Header, text string) time.Duration {
 	n, ok := number(text)
 	if !ok {
 		if when, err := time.Parse(time.RFC3339, text); err == nil {
-			return when.Sub(pause.ServerNow(h))
+			return when.Sub(backoff.ServerNow(h))
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return 0
 		}
-		return pause.SinceSent(h, d)
+		return backoff.SinceSent(h, d)
 	}
 	if n < maxFromNow {
-		return pause.SinceSent(h, time.Duration(n*float64(time.Second)))
+		return backoff.SinceSent(h, time.Duration(n*float64(time.Second)))
 	}
 	for n >= maxSeconds {
 		n /= 1000
 	}
 	seconds, part := math.Modf(n)
-	return time.Unix(int64(seconds), int64(part*float64(time.Second))).Sub(pause.ServerNow(h))
+	return time.Unix(int64(seconds), int64(part*float64(time.Second))).Sub(backoff.ServerNow(h))
 }
 
 // number reads a decimal number without a sign.

@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"

@@ -11,7 +11,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/migrate/redisrate"
 )
 

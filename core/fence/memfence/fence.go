@@ -18,9 +18,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
 )
 
 // Fence is a [fence.Checker] that keeps a mark for each key. It starts no goroutine. All methods

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/background"
-	"github.com/lockkeeper/lockkeeper/internal/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/heap"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 const (
@@ -45,7 +45,7 @@ type RetryQueue struct {
 	bytes   int
 	running int // tries
 	width   int // maximum of concurrent tries
-	pause   pause.Growing
+	pause   backoff.Growing
 	timer   *time.Timer   // ends a pause
 	rested  time.Time     // start of the pause
 	idle    chan struct{} // closed when no task is left; nil without tasks
@@ -80,7 +80,7 @@ func (q *RetryQueue) Add(t Task) bool {
 	if q.left++; q.left == 1 {
 		q.idle = make(chan struct{})
 		q.width = minWidth
-		q.pause = pause.Growing{Min: minPause, Max: maxPause}
+		q.pause = backoff.Growing{Min: minPause, Max: maxPause}
 	}
 	q.added++
 	t.number = q.added

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // A denial is served from a local cache until the server could decide otherwise. A debt shrinks, and

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Request is a call to acquire a lease.

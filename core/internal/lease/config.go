@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/naming"
-	"github.com/lockkeeper/lockkeeper/internal/option"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
+	"github.com/lockkeeper/lockkeeper/internal/base/option"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Settings are the settings of a lease. They are comparable: a hold is handed on only between callers

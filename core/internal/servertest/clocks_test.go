@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/history"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/history"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // The server's clock steps and slews while pushes are unreliable. No two leases are valid at a

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // 64 fair requests from 8 processes are granted in the order of arrival, though some are cancelled

@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
-	"github.com/lockkeeper/lockkeeper/internal/history"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/history"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // unreliable loses, repeats and delays the pushes of grants, which so change their order.

@@ -3,7 +3,7 @@ package waiting
 import (
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/expiry"
+	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // lateRequests are the IDs of requests that may still be on their way to the server: the release of

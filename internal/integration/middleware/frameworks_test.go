@@ -28,7 +28,7 @@ import (
 	ginidempotency "github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	ginratelimit "github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
 )
 
 // framework is a mwtest.Framework for rows without hooks.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
-	"github.com/lockkeeper/lockkeeper/internal/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 // The rows about what a client is answered hold on PostgreSQL too: all of them on net/http, and those

@@ -8,7 +8,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/lockkeeper/lockkeeper/internal/mwtest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest"
 )
 
 // A WebSocket works behind each middleware. The library answers the upgrade with WriteHeader, and

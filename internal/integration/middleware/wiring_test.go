@@ -3,7 +3,7 @@ package middleware_test
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 )
 
 // The wiring mistakes that would cost money do not compile. With echo, the likeliest is to take what is

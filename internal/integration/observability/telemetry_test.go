@@ -3,7 +3,7 @@ package observability_test
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // TestTelemetry makes all mechanisms return every result, on both stores, and compares the signals

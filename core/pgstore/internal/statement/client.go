@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
 // Client runs statements. All methods may be called concurrently.

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // listener is the store's connection for pushes: on a channel of its own, as long as the process
@@ -49,15 +49,15 @@ func (db *Client) Listen() {
 	}
 	db.listener.once.Do(func() {
 		db.Start(func() {
-			again := pause.Growing{Min: relistenAfter, Max: listenCheck}
+			again := backoff.Growing{Min: relistenAfter, Max: listenCheck}
 			for db.life.Err() == nil {
 				if db.listenOnce() {
-					again = pause.Growing{Min: relistenAfter, Max: listenCheck}
+					again = backoff.Growing{Min: relistenAfter, Max: listenCheck}
 				}
 				if db.listener.subscribed.Swap(false) && db.life.Err() == nil {
 					db.telemetry.Reconnect(db.life)
 				}
-				pause.Sleep(db.life, again.Next())
+				backoff.Sleep(db.life, again.Next())
 			}
 		})
 	})

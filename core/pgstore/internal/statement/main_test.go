@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func must(t *testing.T, err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/batch"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // A server with synchronous replicas (synchronous_standby_names) commits on its own disk first, and
@@ -54,7 +54,7 @@ func (db *Client) Committing(ctx context.Context, most time.Duration, late func(
 // replica would have a reply then.
 func (db *Client) endIfDead(running context.Context, cancel context.CancelFunc) {
 	defer cancel()
-	for running.Err() == nil && db.Probe() != nil && pause.Sleep(db.life, db.config.Timeout) {
+	for running.Err() == nil && db.Probe() != nil && backoff.Sleep(db.life, db.config.Timeout) {
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
-	"github.com/lockkeeper/lockkeeper/internal/pause"
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
 // retries is the state of the retries of one call.
 type retries struct {
-	pause  *pause.Growing
+	pause  *backoff.Growing
 	broken int // connections
 	asked  bool
 }
@@ -56,13 +56,13 @@ func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 		}
 	}
 	if r.pause == nil {
-		r.pause = &pause.Growing{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}
+		r.pause = &backoff.Growing{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}
 	}
 	next := r.pause.Next()
 	if deadline, ok := c.Deadline(); ok && time.Until(deadline) <= next {
 		return false
 	}
-	return pause.Sleep(c, next)
+	return backoff.Sleep(c, next)
 }
 
 // lasts reports whether an error will not be gone in a moment.

@@ -1,0 +1,367 @@
+// Package postgrestest starts real PostgreSQL servers for tests, on free ports, and stops what it
+// started.
+package postgrestest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
+)
+
+// Require turns a missing server from a skipped test into a failed one when it is set to 1.
+const Require = "LOCKKEEPER_REQUIRE_POSTGRES"
+
+// Server is a PostgreSQL server of a test.
+type Server struct {
+	t    testing.TB
+	bin  string // the directory of the programs
+	dir  string
+	port int
+	args []string
+
+	mu      sync.Mutex
+	watcher *exec.Cmd // ends the server when the test binary has ended, however
+	stdin   io.Closer // of the watcher
+	exited  chan struct{}
+}
+
+// Programs returns the directory with the programs of a PostgreSQL server, the newest of those that
+// are installed. It skips the test if there is none, unless the variable Require demands one.
+func Programs(t testing.TB) string {
+	t.Helper()
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path)
+		}
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // where Debian has them
+	if len(found) == 0 {
+		if os.Getenv(Require) == "1" {
+			t.Fatalf("postgresql is not installed, and %s=1", Require)
+		}
+		t.Skipf("postgresql is not installed; %s=1 makes this a failure", Require)
+	}
+	newest := slices.MaxFunc(found, func(a, b string) int { return release(a) - release(b) })
+	return filepath.Dir(newest)
+}
+
+func release(path string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+	return n
+}
+
+// Start starts a server that lives until the test ends, with settings such as "fsync=on". Its data are
+// in memory where there is room.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	bin := Programs(t)
+	dir, err := newDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, &Server{t: t, bin: bin, dir: dir}, settings)
+}
+
+// StartOnDisk starts a server as [Start] does, with its data on a disk, for what measures that.
+func StartOnDisk(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	bin := Programs(t)
+	dir, err := os.MkdirTemp("", "postgrestest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, &Server{t: t, bin: bin, dir: dir}, settings)
+}
+
+func start(t testing.TB, s *Server, settings []string) *Server {
+	t.Helper()
+	s.endsWith(t)
+	if err := s.create(); err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range append([]string{
+		"listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=500", "shared_buffers=32MB",
+		"fsync=off",                       // a process that ends does not need it to keep what it has written; a machine would
+		"max_wal_size=256MB",              // data may be in memory
+		"dynamic_shared_memory_type=mmap", // a killed server leaves nothing behind outside its directory
+	}, settings...) {
+		s.args = append(s.args, "-c", setting)
+	}
+	s.listenSomewhere()
+	return s
+}
+
+// endsWith ends the server with a test, and removes its directory.
+func (s *Server) endsWith(t testing.TB) {
+	t.Cleanup(func() {
+		s.stop()
+		_ = os.RemoveAll(s.dir)
+	})
+}
+
+// listenSomewhere starts the server on a free port.
+func (s *Server) listenSomewhere() {
+	s.t.Helper()
+	var err error
+	for range 10 { // another process may take the free port first
+		if s.port, err = freePort(); err != nil {
+			s.t.Fatal(err)
+		}
+		if err = s.start(); err == nil {
+			return
+		}
+	}
+	s.t.Fatalf("postgres: %v", err)
+}
+
+// Addr is the server's address, the same after a restart.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+
+// DSN is the URL of the server's first database, for its superuser.
+func (s *Server) DSN() string { return s.DSNOf("postgres") }
+
+// DSNOf is the URL of a database of the server, for its superuser.
+func (s *Server) DSNOf(database string) string {
+	return "postgres://postgres@" + s.Addr() + "/" + database + "?sslmode=disable"
+}
+
+// Process is the server's main process, for signals.
+func (s *Server) Process() *os.Process {
+	s.t.Helper()
+	process, err := s.find()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return process
+}
+
+// state returns the ID of the main process, or of the one before it, and what it says of itself, such
+// as "ready": the first and the eighth line of its file.
+func (s *Server) state() (pid, status string) {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	if len(lines) > 7 {
+		status = strings.TrimSpace(lines[7])
+	}
+	return lines[0], status
+}
+
+// find finds the main process.
+func (s *Server) find() (*os.Process, error) {
+	text, _ := s.state()
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, err
+	}
+	return os.FindProcess(pid)
+}
+
+// stop ends the server without a checkpoint. The watcher does that at the end of its input.
+func (s *Server) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watcher == nil {
+		return
+	}
+	_ = s.stdin.Close()
+	select {
+	case <-s.exited:
+	case <-time.After(10 * time.Second):
+		if process, err := s.find(); err == nil {
+			_ = process.Kill()
+		}
+		<-s.exited
+	}
+	s.watcher = nil
+}
+
+// Kill kills the server, all its processes, as a crash would. It may be called again.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watcher == nil {
+		return
+	}
+	// The other processes of the server end when they see that the main one has.
+	if process, err := s.find(); err == nil {
+		_ = process.Kill()
+	}
+	_ = s.stdin.Close()
+	<-s.exited
+	s.watcher = nil
+}
+
+// Restart starts the server again at its old address, after Kill or instead of it.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
+		err := s.start()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > patience { // the processes of the one before may not have seen that it is gone
+			s.t.Fatalf("postgres: %v", err)
+		}
+	}
+}
+
+// create makes the directory of the data.
+func (s *Server) create() error {
+	if err := giveAway(s.dir); err != nil {
+		return err
+	}
+	first, err := initialized(s.bin)
+	if err != nil {
+		return err
+	}
+	if text, err := command("cp", "-Rp", first, filepath.Join(s.dir, "data")).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, text)
+	}
+	return nil
+}
+
+// command is a program of the server.
+func (s *Server) command(program string, args ...string) *exec.Cmd {
+	cmd := command(filepath.Join(s.bin, program), args...)
+	cmd.Dir = s.dir
+	return cmd
+}
+
+// command is a program that runs as the user that runs servers.
+func command(program string, args ...string) *exec.Cmd { return asUser(exec.Command(program, args...)) }
+
+func asUser(cmd *exec.Cmd) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential()}
+	return cmd
+}
+
+func (s *Server) start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	args := append([]string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port)}, s.args...)
+	cmd := asUser(testproc.Watched("QUIT", filepath.Join(s.bin, "postgres"), args...))
+	cmd.Dir = s.dir
+	cmd.Stdout, cmd.Stderr = log, log
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	before, _ := s.state() // of one that was killed
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	if err := s.await(exited, before); err != nil {
+		_ = stdin.Close()
+		<-exited
+		text, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	s.watcher, s.stdin, s.exited = cmd, stdin, exited
+	return nil
+}
+
+// patience is how long a server may take to start, on a busy machine.
+const patience = time.Minute
+
+// await waits until the server accepts connections. Its file has the ID of the process before it until
+// it has begun.
+func (s *Server) await(exited <-chan struct{}, before string) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		if pid, status := s.state(); pid != before && status == "ready" {
+			return nil
+		}
+		select {
+		case <-exited:
+			return errors.New("exited at once")
+		case <-deadline:
+			return fmt.Errorf("not ready after %v", patience)
+		case <-tick.C:
+		}
+	}
+}
+
+// credential is the user that runs servers: postgres refuses to be run by root.
+func credential() *syscall.Credential {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil {
+			uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+			gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	return nil
+}
+
+// giveAway makes a directory that of the user that runs servers.
+func giveAway(dir string) error {
+	if c := credential(); c != nil {
+		return os.Chown(dir, int(c.Uid), int(c.Gid))
+	}
+	return nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Replica starts a replica of the server, which follows it and lives until the test ends.
+func (s *Server) Replica() *Server {
+	s.t.Helper()
+	r := &Server{t: s.t, bin: s.bin, args: s.args}
+	var err error
+	if r.dir, err = newDir(); err != nil {
+		s.t.Fatal(err)
+	}
+	r.endsWith(s.t)
+	copied := r.command("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "postgres",
+		"-D", filepath.Join(r.dir, "data"), "-R", "-c", "fast")
+	if text, err := copied.CombinedOutput(); err != nil {
+		s.t.Fatalf("pg_basebackup: %v: %s", err, text)
+	}
+	r.listenSomewhere()
+	return r
+}
+
+// Promote makes a replica a server that takes writes.
+func (s *Server) Promote() {
+	s.t.Helper()
+	if text, err := s.command("pg_ctl", "promote", "-D", filepath.Join(s.dir, "data"), "-w").CombinedOutput(); err != nil {
+		s.t.Fatalf("pg_ctl promote: %v: %s", err, text)
+	}
+}
