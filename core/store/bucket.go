@@ -172,6 +172,8 @@ type TakeReply struct {
 	Cached bool
 	// StandIn means that the store's stand-in made the decision.
 	StandIn bool
+	// Leased means that the tokens were taken from the store before, for whoever would ask.
+	Leased bool
 	// Taken is how many times the costs were charged, for a request with AtMost.
 	Taken int64
 	// Held is for how long the buckets are held, the one that is held for longest.

@@ -7,15 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
 // WithLease makes a process take the tokens of a key that it is asked for often in blocks of up to
 // n, and decide from those, so that one hot key needs a fraction of the store's calls. n is 2 to
-// 1,000,000. It applies to [Limiter.Allow] and [Limiter.Wait]; a key whose requests are rare is
-// decided about one by one, and so is one whose store takes longer than 25 ms to reply. It saves
-// little where a key is at its limit, since a block then has what little there is, and nothing
-// [WithCandidate].
+// 1,000,000. It applies to decisions about a single token: those of [Limiter.Allow], and of Wait and
+// Reserve. A key whose requests are rare is decided about one by one, and so is one whose store takes
+// longer than 25 ms to reply. It saves little where a key is at its limit, since a block then has
+// what little there is, and nothing [WithCandidate].
 //
 // The bound: a block is charged when it is taken, and used within 100 ms, so in any time the key is
 // granted its burst, its rate, and n more for each process. What is not used by then is lost: up to
@@ -34,8 +35,9 @@ const (
 	blockKeys = 1024
 )
 
-// blocks are the tokens that a limiter's process has taken in advance.
+// blocks is a limiter's store: it decides about single tokens from what it has taken in advance.
 type blocks struct {
+	store.Buckets
 	largest int64
 	start   time.Time
 
@@ -45,19 +47,19 @@ type blocks struct {
 
 // block is the tokens of a key.
 type block struct {
-	plan   *fixedPlan
-	size   int64 // when it was taken
-	left   int64
-	until  time.Duration
-	slow   time.Duration // until when its key is decided about one by one
-	last   Decision      // about the block
-	taking chan struct{} // closed when the next block has been taken, or nil
-	taken  bool          // the last attempt to take one had a reply
-	drops  int           // how often it was dropped
+	charges []store.Charge // of one token
+	size    int64          // when it was taken
+	left    int64
+	until   time.Duration
+	slow    time.Duration   // until when its key is decided about one by one
+	last    store.TakeReply // about the block
+	taking  chan struct{}   // closed when the next block has been taken, or nil
+	taken   bool            // the last attempt to take one had a reply
+	drops   int             // how often it was dropped
 }
 
-func newBlocks(largest int64) *blocks {
-	return &blocks{largest: largest, start: time.Now(), byKey: expiry.NewTable[string, *block](blockKeys, nil)}
+func newBlocks(of store.Buckets, largest int64) *blocks {
+	return &blocks{Buckets: of, largest: largest, start: time.Now(), byKey: expiry.NewTable[string, *block](blockKeys, nil)}
 }
 
 // of returns the block of a key, or nil if there are too many. The caller holds mu.
@@ -88,46 +90,58 @@ func (bs *blocks) next(b *block, now time.Duration) int64 {
 	return max(min(2*b.size, bs.largest), 1)
 }
 
-// isOf reports whether a block was taken by a plan of these limits.
-func (b *block) isOf(plan *fixedPlan) bool {
-	return b.plan == plan || b.plan != nil && slices.Equal(b.plan.meters, plan.meters)
+// isOf reports whether a block was taken by a plan of these limits. The bounds of a calendar's periods
+// are of the time of each decision.
+func (b *block) isOf(charges []store.Charge) bool {
+	return slices.EqualFunc(b.charges, charges, func(x, y store.Charge) bool {
+		if (x.Period == nil) != (y.Period == nil) {
+			return false
+		}
+		x.Period, y.Period = nil, nil
+		return x == y
+	})
 }
 
-// allowLeased takes one token from a block, or takes the next block. During that, other callers wait,
-// and share a denial.
-func (l *Limiter) allowLeased(ctx context.Context, key string, plan *fixedPlan, d *Decision) error {
-	bs := l.blocks
+// single reports whether a request is about one token of each limit.
+func single(r *store.TokenRequest, more []store.TokenRequest) bool {
+	return len(more) == 0 && r.AtMost == 0 &&
+		!slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost != c.Interval })
+}
+
+// TakeTokens implements store.Buckets. It takes one token from a block, or takes the next block. During
+// that, other callers wait, and share a denial.
+func (bs *blocks) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+	if !single(&r, more) {
+		return bs.Buckets.TakeTokens(ctx, r, more...)
+	}
 	for waited := false; ; waited = true {
 		if err := ctx.Err(); err != nil {
-			return err
+			return store.TakeReply{}, err
 		}
 		now := time.Since(bs.start)
 		bs.mu.Lock()
-		b := bs.of(key, now)
+		b := bs.of(r.Key, now)
 		switch {
 		case b == nil, waited && !b.taken, now < b.slow:
 			bs.mu.Unlock()
-			r := l.request(key, plan.charges(1))
-			return l.take(ctx, plan, &r, nil, d)
-		case b.left > 0 && now < b.until && b.isOf(plan):
+			return bs.Buckets.TakeTokens(ctx, r)
+		case b.left > 0 && now < b.until && b.isOf(r.Charges):
 			b.left--
-			*d = b.last
+			reply := b.last
 			bs.mu.Unlock()
-			d.Source = FromLease
-			l.telemetry.End(ctx, l.telemetry.Begin(ctx), resultOf(d, nil), nil)
-			return nil
-		case waited && b.taking == nil && !b.last.Allowed && b.isOf(plan):
-			*d = b.last
+			reply.Leased = true
+			return reply, nil
+		case waited && b.taking == nil && !b.last.Allowed && b.isOf(r.Charges):
+			reply := b.last
 			bs.mu.Unlock()
-			l.telemetry.End(ctx, l.telemetry.Begin(ctx), resultOf(d, nil), nil)
-			return nil
+			return reply, nil
 		case b.taking == nil:
-			size := bs.next(b, now)
+			r.AtMost = bs.next(b, now)
 			// Unless it is taken, the next one begins with a token.
 			b.taking, b.taken, b.size, b.left = make(chan struct{}), false, 0, 0
 			drops := b.drops
 			bs.mu.Unlock()
-			return l.takeBlock(ctx, key, plan, b, size, drops, d)
+			return bs.take(ctx, r, b, drops)
 		}
 		taking := b.taking
 		bs.mu.Unlock()
@@ -138,36 +152,44 @@ func (l *Limiter) allowLeased(ctx context.Context, key string, plan *fixedPlan, 
 	}
 }
 
-// takeBlock takes the next block of a key, and the first token of it.
-func (l *Limiter) takeBlock(
-	ctx context.Context, key string, plan *fixedPlan, b *block, size int64, drops int, d *Decision,
-) error {
-	sent := time.Since(l.blocks.start)
+// take takes the next block of a key, and the first token of it.
+func (bs *blocks) take(ctx context.Context, r store.TokenRequest, b *block, drops int) (store.TakeReply, error) {
+	sent := time.Since(bs.start)
 	defer func() { // also if the store panics
-		l.blocks.mu.Lock()
-		defer l.blocks.mu.Unlock()
+		bs.mu.Lock()
+		defer bs.mu.Unlock()
 		close(b.taking)
 		b.taking = nil
 	}()
-	r := l.request(key, plan.charges(1))
-	r.AtMost = size
-	err := l.take(ctx, plan, &r, nil, d)
-	replied := time.Since(l.blocks.start)
-	l.blocks.mu.Lock()
-	defer l.blocks.mu.Unlock()
+	reply, err := bs.Buckets.TakeTokens(ctx, r)
+	replied := time.Since(bs.start)
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
 	if replied-sent > slowBlock {
 		b.slow = replied + blockLife
 	}
 	if err != nil {
-		return err
+		return reply, err
 	}
-	b.taken, b.size, b.until = true, d.Taken, sent+blockLife
+	b.taken, b.size, b.until = true, reply.Taken, sent+blockLife
 	if b.drops == drops {
-		b.left = max(d.Taken-1, 0)
+		b.left = max(reply.Taken-1, 0)
 	}
-	d.Taken = 0
-	b.plan, b.last = plan, *d
-	return nil
+	reply.Taken = 0
+	b.charges, b.last = slices.Clone(r.Charges), reply
+	return reply, nil
+}
+
+// HoldTokens implements store.Buckets.
+func (bs *blocks) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Duration) error {
+	defer bs.drop(r.Key)
+	return bs.Buckets.HoldTokens(ctx, r, d)
+}
+
+// ResetTokens implements store.Buckets.
+func (bs *blocks) ResetTokens(ctx context.Context, r store.TokenRequest) error {
+	defer bs.drop(r.Key)
+	return bs.Buckets.ResetTokens(ctx, r)
 }
 
 // drop forgets the block of a key, also one that is being taken.

@@ -68,6 +68,8 @@ func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) 
 	d.debts, d.Taken, d.Held = reply.Debts, reply.Taken, reply.Held
 	d.standIn = reply.StandIn
 	switch {
+	case reply.Leased:
+		d.Source = FromLease
 	case reply.StandIn:
 		d.Source = FromStandIn
 	case reply.Cached:

@@ -34,10 +34,7 @@ func (l *Limiter) Hold(ctx context.Context, key string, d time.Duration) error {
 }
 
 func (l *Limiter) hold(ctx context.Context, key string, plan *fixedPlan, d time.Duration) error {
-	if l.blocks != nil {
-		defer l.blocks.drop(key)
-	}
-	return l.store.HoldTokens(ctx, l.request(key, plan.charges(1)), d)
+	return l.decides.HoldTokens(ctx, l.request(key, plan.charges(1)), d)
 }
 
 // Escalation says for how long a key is held that exceeds its limits again and again: [Escalate]

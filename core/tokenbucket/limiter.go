@@ -34,18 +34,18 @@ import (
 // same name on the same store share their buckets, in one process as in several. All methods may be
 // called concurrently.
 type Limiter struct {
-	store  store.Buckets
-	quick  store.QuickBuckets // the store, or nil
-	name   string
-	parent *Limiter // or nil
-	plan   atomic.Pointer[compiledPlan]
-	merged atomic.Pointer[mergedPlan] // of the last All that began with this limiter, or nil
+	store   store.Buckets
+	decides store.Buckets      // the store, or one with blocks of it
+	quick   store.QuickBuckets // the store, or nil
+	name    string
+	parent  *Limiter // or nil
+	plan    atomic.Pointer[compiledPlan]
+	merged  atomic.Pointer[mergedPlan] // of the last All that began with this limiter, or nil
 
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
 	candidate *compiledPlan // or nil
-	blocks    *blocks       // or nil
 	queues    queues        // of waiters
 
 	settlements settlements
@@ -82,10 +82,9 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		return nil, fmt.Errorf("tokenbucket: New: WithLease: %d is not between 2 and %d", c.block, maxBlock)
 	}
 	l := &Limiter{
-		store: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
+		store: st, decides: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
 		closed: make(chan struct{}),
 	}
-	l.quick, _ = st.(store.QuickBuckets)
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
@@ -97,8 +96,9 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		l.candidate = candidate
 	}
 	if c.blocks {
-		l.blocks = newBlocks(c.block)
+		l.decides = newBlocks(st, c.block)
 	}
+	l.quick, _ = l.decides.(store.QuickBuckets)
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
 	namesake.LeaveWith(l, l.namesake)
 	return l, nil
@@ -227,14 +227,11 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 		return err
 	}
 	turn, offences := Escalation{first: time.Hour, longest: time.Hour}.meters()
-	if l.blocks != nil {
-		defer l.blocks.drop(key)
-	}
 	charges := append(plan.charges(0), turn.charge(0), offences.charge(0), refused(0))
 	for i := range plan.meters {
 		charges = append(charges, plan.meters[i].open(0))
 	}
-	return l.store.ResetTokens(ctx, l.request(key, charges))
+	return l.decides.ResetTokens(ctx, l.request(key, charges))
 }
 
 func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
@@ -271,9 +268,6 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, first bool, d
 	if l.candidate != nil && first {
 		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
 	}
-	if l.blocks != nil && n == 1 && len(plan.meters) > 0 {
-		return l.allowLeased(ctx, key, plan, d)
-	}
 	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
 }
 
@@ -291,19 +285,25 @@ func (l *Limiter) takeOnce(ctx context.Context, key string, plan *fixedPlan, cha
 		}
 	}
 	r := l.request(key, charges)
-	return l.take(ctx, plan, &r, nil, d)
+	return l.takeFrom(ctx, l.decides, plan, &r, nil, d)
 }
 
-// take makes a decision in place. If it is about others than the request's charges, to the same
+// take makes a decision in place, without blocks. If it is about others than the request's charges, to the same
 // buckets, it only looks at them.
 func (l *Limiter) take(ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision) error {
+	return l.takeFrom(ctx, l.store, plan, r, others, d)
+}
+
+func (l *Limiter) takeFrom(
+	ctx context.Context, st store.Buckets, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision,
+) error {
 	if len(plan.meters) == 0 {
 		d.plan, d.Allowed = plan, true
 		l.telemetry.End(ctx, l.telemetry.Begin(ctx), telemetry.RateLimitAcquired, nil)
 		return nil
 	}
 	began := l.telemetry.Begin(ctx)
-	reply, err := l.store.TakeTokens(ctx, *r)
+	reply, err := st.TakeTokens(ctx, *r)
 	if err == nil {
 		d.plan = plan
 		d.read(&reply, r.Charges, others)
