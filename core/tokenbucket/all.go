@@ -33,11 +33,8 @@ func (l *Limiter) Ask(key string, n int64) Ask { return Ask{l, key, n} }
 // keys of limiters that are [Within] each other are.
 func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	asks, err = together(asks)
-	if err != nil {
-		return d, err
-	}
-	if len(asks) == 0 {
-		return Decision{Allowed: true}, nil
+	if err != nil || len(asks) == 0 {
+		return Decision{Allowed: err == nil}, err
 	}
 	var few [4]*fixedPlan
 	plans := few[:0]
@@ -46,33 +43,15 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		if err != nil {
 			return d, err
 		}
-		if err := plan.affords(a.n); err != nil {
+		if _, err := plan.afford(a.n); err != nil {
 			return d, err
 		}
 		plans = append(plans, plan)
 	}
-	var first *Limiter
-	var r store.TokenRequest
-	var more []store.TokenRequest
 	merged := merge(asks, plans)
-	charges := merged.one
-	for i, a := range asks {
-		limits := len(plans[i].meters)
-		if limits == 0 {
-			continue
-		}
-		its := charges[:limits:limits]
-		charges = charges[limits:]
-		switch {
-		case first == nil:
-			first, r = a.limiter, a.limiter.request(a.key, its)
-			continue
-		case first.store != a.limiter.store:
-			return d, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w", first.name, a.limiter.name, store.ErrManySlots)
-		case more == nil:
-			more = make([]store.TokenRequest, 0, len(asks)-i)
-		}
-		more = append(more, a.limiter.request(a.key, its))
+	first, all, err := requests(asks, plans, merged.one)
+	if err != nil {
+		return d, err
 	}
 	d.plan = merged
 	if first == nil {
@@ -80,7 +59,7 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return d, nil
 	}
 	began := first.telemetry.Begin(ctx)
-	reply, err := first.store.TakeTokens(ctx, r, more...)
+	reply, err := first.store.TakeTokens(ctx, all[0], all[1:]...)
 	if err == nil {
 		d.read(&reply, merged.one, nil)
 	}
@@ -91,6 +70,27 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return Decision{}, err
 	}
 	return d, nil
+}
+
+// requests returns those of the asks whose keys have limits, and the limiter of the first one. It
+// shares out the charges.
+func requests(asks []Ask, plans []*fixedPlan, charges []store.Charge) (first *Limiter, all []store.TokenRequest, err error) {
+	all = make([]store.TokenRequest, 0, len(asks))
+	for i, a := range asks {
+		limits := len(plans[i].meters)
+		if limits == 0 {
+			continue
+		}
+		if first == nil {
+			first = a.limiter
+		}
+		if first.store != a.limiter.store {
+			return nil, nil, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w", first.name, a.limiter.name, store.ErrManySlots)
+		}
+		all = append(all, a.limiter.request(a.key, charges[:limits:limits]))
+		charges = charges[limits:]
+	}
+	return first, all, nil
 }
 
 // mergedPlan is one of the limits of several keys, whose charges are of certain numbers of tokens.

@@ -102,10 +102,11 @@ func (b *block) isOf(charges []store.Charge) bool {
 	})
 }
 
-// single reports whether a request is about one token of each limit.
+// single reports whether a request is about one token of each limit, and nothing else.
 func single(r *store.TokenRequest, more []store.TokenRequest) bool {
-	return len(more) == 0 && r.AtMost == 0 &&
-		!slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost != c.Interval })
+	return len(more) == 0 && r.AtMost == 0 && !slices.ContainsFunc(r.Charges, func(c store.Charge) bool {
+		return c.Cost != c.Interval || strings.HasPrefix(c.Bucket, internalBucket)
+	})
 }
 
 // TakeTokens implements store.Buckets. It takes one token from a block, or takes the next block. During

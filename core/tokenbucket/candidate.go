@@ -24,22 +24,28 @@ func WithCandidate(plan Plan) Option {
 // candidateOf names the buckets of a candidate.
 const candidateOf = internalBucket + "candidate/"
 
-func compileCandidate(limiter string, plan Plan) (*compiledPlan, error) {
+// candidate is a second limiter beside a limiter. Nil is none.
+type candidate struct {
+	of   *Limiter
+	plan compiledPlan
+}
+
+func newCandidate(of *Limiter, plan Plan) (*candidate, error) {
 	if plan == nil {
 		return nil, fmt.Errorf("%w: WithCandidate: nil plan", ErrInvalidLimit)
 	}
-	compiled, err := plan.compile(limiter)
-	if err != nil {
-		return nil, err
-	}
-	return &compiled, nil
+	compiled, err := plan.compile(of.name)
+	return &candidate{of, compiled}, err
 }
 
-// tryCandidate counts what the candidate decides about a cost. amount returns that of a limit.
-func (l *Limiter) tryCandidate(ctx context.Context, key string, amount func(*meter) int64) {
-	plan, err := l.candidate.limits(ctx, key)
+// decide counts what the candidate decides about a cost. amount returns that of a limit.
+func (c *candidate) decide(ctx context.Context, key string, amount func(*meter) int64) {
+	if c == nil {
+		return
+	}
+	plan, err := c.plan.limits(ctx, key)
 	if err != nil {
-		l.telemetry.Candidate(ctx, resultOf(nil, err))
+		c.of.telemetry.Candidate(ctx, resultOf(nil, err))
 		return
 	}
 	d := Decision{Allowed: true}
@@ -55,11 +61,11 @@ func (l *Limiter) tryCandidate(ctx context.Context, key string, amount func(*met
 	}
 	if d.Allowed && len(charges) > 0 {
 		var reply store.TakeReply
-		reply, err = l.store.TakeTokens(ctx, l.request(key, charges))
+		reply, err = c.of.buckets.TakeTokens(ctx, c.of.request(key, charges))
 		d.Allowed = reply.Allowed
 	}
 	if errors.Is(err, context.Canceled) {
 		return
 	}
-	l.telemetry.Candidate(ctx, resultOf(&d, err))
+	c.of.telemetry.Candidate(ctx, resultOf(&d, err))
 }

@@ -34,7 +34,7 @@ func (l *Limiter) Hold(ctx context.Context, key string, d time.Duration) error {
 }
 
 func (l *Limiter) hold(ctx context.Context, key string, plan *fixedPlan, d time.Duration) error {
-	return l.decides.HoldTokens(ctx, l.request(key, plan.charges(1)), d)
+	return l.buckets.HoldTokens(ctx, l.request(key, plan.charges(1)), d)
 }
 
 // Escalation says for how long a key is held that exceeds its limits again and again: [Escalate]
@@ -106,7 +106,7 @@ func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time
 	if len(plan.meters) == 0 {
 		return 0, ErrNoLimits
 	}
-	reply, err := l.store.TakeTokens(ctx, l.request(key, plan.charges(0)))
+	reply, err := l.buckets.TakeTokens(ctx, l.request(key, plan.charges(0)))
 	if err != nil || reply.Held > 0 {
 		return 0, err
 	}
@@ -129,7 +129,7 @@ func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time
 func (l *Limiter) offend(ctx context.Context, key string, e Escalation) (store.TokenRequest, time.Duration, error) {
 	turn, offences := e.meters()
 	r := l.request(key, []store.Charge{turn.charge(1), offences.charge(1)})
-	reply, err := l.store.TakeTokens(ctx, r)
+	reply, err := l.buckets.TakeTokens(ctx, r)
 	switch {
 	case err != nil:
 		return r, 0, err
@@ -141,7 +141,7 @@ func (l *Limiter) offend(ctx context.Context, key string, e Escalation) (store.T
 	}
 	// There have been all offences that are counted, or it is not the caller's turn.
 	r = l.request(key, []store.Charge{turn.charge(1)})
-	if reply, err = l.store.TakeTokens(ctx, r); err != nil || !reply.Allowed {
+	if reply, err = l.buckets.TakeTokens(ctx, r); err != nil || !reply.Allowed {
 		return r, 0, err
 	}
 	return r, e.after(e.levels() + 1), nil

@@ -35,7 +35,7 @@ import (
 // called concurrently.
 type Limiter struct {
 	store   store.Buckets
-	decides store.Buckets      // the store, or one with blocks of it
+	buckets store.Buckets      // the store, or what decorates it
 	quick   store.QuickBuckets // the store, or nil
 	name    string
 	parent  *Limiter // or nil
@@ -45,8 +45,8 @@ type Limiter struct {
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
-	candidate *compiledPlan // or nil
-	queues    queues        // of waiters
+	candidate *candidate // or nil
+	queues    queues     // of waiters
 
 	settlements settlements
 
@@ -82,23 +82,22 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		return nil, fmt.Errorf("tokenbucket: New: WithLease: %d is not between 2 and %d", c.block, maxBlock)
 	}
 	l := &Limiter{
-		store: st, decides: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
+		store: st, buckets: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
 		closed: make(chan struct{}),
 	}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
 	}
 	if c.candidates {
-		candidate, err := compileCandidate(name, c.candidate)
-		if err != nil {
+		var err error
+		if l.candidate, err = newCandidate(l, c.candidate); err != nil {
 			return nil, err
 		}
-		l.candidate = candidate
 	}
 	if c.blocks {
-		l.decides = newBlocks(st, c.block)
+		l.buckets = newBlocks(st, c.block)
 	}
-	l.quick, _ = l.decides.(store.QuickBuckets)
+	l.quick, _ = l.buckets.(store.QuickBuckets)
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
 	namesake.LeaveWith(l, l.namesake)
 	return l, nil
@@ -160,7 +159,7 @@ func (l *Limiter) isClosed() bool {
 
 // Allow takes one token of the key. It is AllowN(ctx, key, 1).
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, key, 1, true, &d)
+	err = l.decide(ctx, key, 1, l.candidate, &d)
 	return d, err
 }
 
@@ -183,7 +182,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 	if n < 0 {
 		return d, invalidCost("AllowN", n, 0)
 	}
-	err = l.decide(ctx, key, n, true, &d)
+	err = l.decide(ctx, key, n, l.candidate, &d)
 	return d, err
 }
 
@@ -231,44 +230,38 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	for i := range plan.meters {
 		charges = append(charges, plan.meters[i].open(0))
 	}
-	return l.decides.ResetTokens(ctx, l.request(key, charges))
+	return l.buckets.ResetTokens(ctx, l.request(key, charges))
 }
 
 func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	if l.parent != nil {
-		if err := l.checkParents(key); err != nil {
-			return nil, err
-		}
+	if err := l.checkParents(key); err != nil {
+		return nil, err
 	}
 	return l.plan.Load().limits(ctx, key)
 }
 
 // request returns a request about the buckets of a key.
 func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequest) {
-	r.Limiter, r.Key, r.Charges = l.name, key, charges
-	if l.parent != nil {
-		r.Home = l.home(key)
-	}
+	r.Limiter, r.Key, r.Home, r.Charges = l.name, key, l.home(key), charges
 	return r
 }
 
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
-// takes about as long as making it. The first decision about a request asks the candidate, too.
-func (l *Limiter) decide(ctx context.Context, key string, n int64, first bool, d *Decision) error {
+// takes about as long as making it.
+func (l *Limiter) decide(ctx context.Context, key string, n int64, candidate *candidate, d *Decision) error {
 	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return err
 	}
-	if err := plan.affords(n); err != nil {
+	charges, err := plan.afford(n)
+	if err != nil {
 		return err
 	}
-	if l.candidate != nil && first {
-		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
-	}
-	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
+	candidate.decide(ctx, key, func(*meter) int64 { return n })
+	return l.takeOnce(ctx, key, plan, charges, d)
 }
 
 // takeOnce makes a decision about charges in place.
@@ -285,25 +278,19 @@ func (l *Limiter) takeOnce(ctx context.Context, key string, plan *fixedPlan, cha
 		}
 	}
 	r := l.request(key, charges)
-	return l.takeFrom(ctx, l.decides, plan, &r, nil, d)
+	return l.take(ctx, plan, &r, nil, d)
 }
 
-// take makes a decision in place, without blocks. If it is about others than the request's charges, to the same
+// take makes a decision in place. If it is about others than the request's charges, to the same
 // buckets, it only looks at them.
 func (l *Limiter) take(ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision) error {
-	return l.takeFrom(ctx, l.store, plan, r, others, d)
-}
-
-func (l *Limiter) takeFrom(
-	ctx context.Context, st store.Buckets, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision,
-) error {
 	if len(plan.meters) == 0 {
 		d.plan, d.Allowed = plan, true
 		l.telemetry.End(ctx, l.telemetry.Begin(ctx), telemetry.RateLimitAcquired, nil)
 		return nil
 	}
 	began := l.telemetry.Begin(ctx)
-	reply, err := st.TakeTokens(ctx, *r)
+	reply, err := l.buckets.TakeTokens(ctx, *r)
 	if err == nil {
 		d.plan = plan
 		d.read(&reply, r.Charges, others)

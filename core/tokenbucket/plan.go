@@ -94,14 +94,14 @@ func fix(meters ...meter) compiledPlan {
 	return compiledPlan{fixed: plan}
 }
 
-// affords returns an error if n tokens are more than a burst.
-func (p *fixedPlan) affords(n int64) error {
+// afford returns the charges of n tokens, or an error if those are more than a burst.
+func (p *fixedPlan) afford(n int64) ([]store.Charge, error) {
 	for i := range p.meters {
 		if m := &p.meters[i]; n > m.burst {
-			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
+			return nil, &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
 	}
-	return nil
+	return p.charges(n), nil
 }
 
 // charges returns those of n tokens, which no store changes.

@@ -48,9 +48,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...Re
 	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
 		return nil, err
 	}
-	if l.candidate != nil {
-		l.tryCandidate(ctx, key, func(m *meter) int64 { return cost[m.unit] })
-	}
+	l.candidate.decide(ctx, key, func(m *meter) int64 { return cost[m.unit] })
 	return l.reserve(ctx, r, plan)
 }
 
@@ -64,14 +62,11 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...Res
 	if err != nil {
 		return nil, err
 	}
-	if err := plan.affords(n); err != nil {
+	r := l.reservation(key, plan, opts)
+	if r.reserved, err = plan.afford(n); err != nil {
 		return nil, err
 	}
-	if l.candidate != nil {
-		l.tryCandidate(ctx, key, func(*meter) int64 { return n })
-	}
-	r := l.reservation(key, plan, opts)
-	r.reserved = plan.charges(n)
+	l.candidate.decide(ctx, key, func(*meter) int64 { return n })
 	return l.reserve(ctx, r, plan)
 }
 
@@ -338,7 +333,7 @@ func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Ch
 func (l *Limiter) settlement(ctx context.Context, key string, charges []store.Charge, standIn bool) (store.TakeReply, error) {
 	r := l.request(key, charges)
 	r.StandIn = standIn
-	return l.store.SettleTokens(l.settlements.context(ctx), r)
+	return l.buckets.SettleTokens(l.settlements.context(ctx), r)
 }
 
 func overdrawn(allowed bool) error {
