@@ -50,34 +50,22 @@ func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...st
 	}
 	times := max(r.AtMost, 1)
 	if len(more) > 0 {
-		return s.takeTokens(ctx, times, anything, &r, more)
+		return s.takeTokens(ctx, times, false, &r, more)
 	}
-	remembered, pending, denied := s.buckets.denials.Lookup(r.Limiter, r.Key, r.Charges)
-	if denied {
-		return remembered, nil
-	}
-	expected := anything
-	if pending.StillDenied() {
-		expected = denial
-	} else if pending.DeniedLately() {
-		expected = perhapsDenial
-	}
-	reply, err := s.takeTokens(ctx, times, expected, &r, nil)
-	if err == nil {
-		pending.Store(r.Limiter, r.Key, r.Charges, &reply)
-	}
-	return reply, err
+	return s.buckets.denials.Around(&r, func(deniedLately bool) (store.TakeReply, error) {
+		return s.takeTokens(ctx, times, deniedLately, &r, nil)
+	})
 }
 
 // takeTokens makes a decision.
 func (s *Store) takeTokens(
-	ctx context.Context, times int64, expected expectation, r *store.TokenRequest, more []store.TokenRequest,
+	ctx context.Context, times int64, mayFail bool, r *store.TokenRequest, more []store.TokenRequest,
 ) (store.TakeReply, error) {
 	d, _ := s.buckets.spare.Get().(*decision)
 	if d == nil {
 		d = new(decision)
 	}
-	d.times, d.expected = times, expected
+	d.times, d.mayFail = times, mayFail
 	s.ask(d, r)
 	for i := range more {
 		s.ask(d, &more[i])
@@ -135,13 +123,8 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.T
 		return store.TakeReply{}, err
 	}
 	r.AtMost = 0
-	reply, err := s.takeTokens(ctx, settles, anything, &r, nil)
-	for i := range r.Charges {
-		if r.Charges[i].Cost < 0 {
-			s.buckets.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
-			break
-		}
-	}
+	reply, err := s.takeTokens(ctx, settles, false, &r, nil)
+	s.buckets.denials.Settled(&r) // also if the outcome is unknown
 	return reply, err
 }
 

@@ -369,7 +369,7 @@ func TestALostReplyToACharge(t *testing.T) {
 		must(t, err)
 		_, err = l.Allow(t.Context(), "k")
 		must(t, err)
-		for _, command := range []string{"lk.buckets", "lk.charge_together_1", "lk.take_tokens_1"} {
+		for _, command := range []string{"lk.buckets", "lk.charge_newest_1", "lk.charge_together_1", "lk.take_tokens_1"} {
 			proxy.LoseReplies(command, 1, faultproxy.Cut)
 		}
 		_, err = l.Allow(t.Context(), "k")

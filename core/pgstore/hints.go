@@ -6,7 +6,6 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -62,10 +61,9 @@ func newestOf(table, id, place string) string {
 type rowPlaces [1024]rowPlace
 
 type rowPlace struct {
-	mu   sync.Mutex
-	turn chan struct{} // has an element while a call has the turn; nil until the first one
-	key  [16]byte
-	at   pgtype.TID
+	mu  sync.Mutex
+	key [16]byte
+	at  pgtype.TID
 }
 
 func (p *rowPlaces) of(key [16]byte) *rowPlace {
@@ -89,33 +87,4 @@ func (p *rowPlaces) set(key [16]byte, at pgtype.TID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.key, r.at = key, at
-}
-
-// maxTurn is how long a call waits for its turn: one whose connection hangs stops no others.
-const maxTurn = 10 * time.Millisecond
-
-// turn waits until no other call has the turn of a key, and returns what ends it. It reports false if
-// that takes too long.
-func (p *rowPlaces) turn(key [16]byte) (end func(), ok bool) {
-	r := p.of(key)
-	r.mu.Lock()
-	if r.turn == nil {
-		r.turn = make(chan struct{}, 1)
-	}
-	turn := r.turn
-	r.mu.Unlock()
-	end = func() { <-turn }
-	select {
-	case turn <- struct{}{}:
-		return end, true
-	default:
-	}
-	timeout := time.NewTimer(maxTurn)
-	defer timeout.Stop()
-	select {
-	case turn <- struct{}{}:
-		return end, true
-	case <-timeout.C:
-		return nil, false
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,8 +102,7 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		"acquire":                 pages(t, s, acquireKnown, key, "id", "process", int64(1e6), 1, []byte(nil), int64(1), none),
 		"release":                 pages(t, s, releaseOne, key, "id", int64(1), none),
 		"the next step":           pages(t, s, "SELECT lk.step_lease_1('acquire', $1, 'process', 0, 'id', my_ttl => 1000000, my_weight => 1, my_room => 1)", key),
-		"charge":                  pages(t, s, chargeKnown, bucket, int64(1000), int64(1000), int64(1e12), none),
-		"charge, and wait":        pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12), none),
+		"charge":                  pages(t, s, chargeNewest, bucket, int64(1000), int64(1000), int64(1e12), none),
 		"the lock in its place":   pages(t, s, "SELECT "+newestOf("lk.leases", "$1", "$2"), key, place(&s.rows, key)),
 		"the bucket in its place": pages(t, s, "SELECT "+newestOf("lk.buckets", "$1", "$2"), bucket, place(&s.buckets.rows, bucket)),
 	} {
@@ -122,28 +120,6 @@ func TestAnOldTransactionBesideAHotRow(t *testing.T) {
 		}
 	}
 	end()
-}
-
-// A call that hangs keeps others of its key from taking turns for a moment only.
-func TestCallsTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var rows rowPlaces
-		key := [16]byte{1}
-		end, ok := rows.turn(key)
-		if !ok {
-			t.Fatal("the first call has no turn")
-		}
-		began := time.Now()
-		if _, ok := rows.turn(key); ok || time.Since(began) != maxTurn {
-			t.Errorf("a second turn: %v, after %v", ok, time.Since(began))
-		}
-		time.AfterFunc(maxTurn/2, end)
-		next, ok := rows.turn(key)
-		if !ok {
-			t.Fatal("no turn after the end of the first")
-		}
-		next()
-	})
 }
 
 // The newest version of a hot row is found in its place also where the table has room in front of
@@ -263,7 +239,6 @@ func TestAPlaceOfNoUse(t *testing.T) {
 	if debt == nil {
 		t.Error("a charge with a place past the end does not find the row")
 	}
-	must(t, s.db.Pool().QueryRow(t.Context(), s.db.Text(chargeKnown), bucket, int64(time.Second), int64(1), int64(1e18), s.buckets.rows.get(bucket)).Scan(&debt, nil))
 }
 
 // Statistics of an empty queue do not let a step pass the places that have left.

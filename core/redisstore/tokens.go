@@ -65,15 +65,9 @@ func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...st
 		}
 		return s.takeTokens(ctx, times, &r, more)
 	}
-	denial, pending, denied := s.denials.Lookup(r.Limiter, r.Key, r.Charges)
-	if denied {
-		return denial, nil
-	}
-	reply, err := s.takeTokens(ctx, times, &r, nil)
-	if err == nil {
-		pending.Store(r.Limiter, r.Key, r.Charges, &reply)
-	}
-	return reply, err
+	return s.denials.Around(&r, func(bool) (store.TakeReply, error) {
+		return s.takeTokens(ctx, times, &r, nil)
+	})
 }
 
 // takeTokens makes a decision: one script call, or a part of a batch. It is retried only if it has
@@ -133,12 +127,7 @@ func (s *Store) oneSlot(r *store.TokenRequest, more []store.TokenRequest) error 
 func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.TakeReply, error) {
 	r.AtMost = 0
 	reply, err := s.takeTokens(ctx, settles, &r, nil)
-	for i := range r.Charges {
-		if r.Charges[i].Cost < 0 {
-			s.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
-			break
-		}
-	}
+	s.denials.Settled(&r) // also if the outcome is unknown
 	return reply, err
 }
 

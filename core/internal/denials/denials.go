@@ -128,42 +128,47 @@ func (d *Cache) shardOf(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%denialShards]
 }
 
-// Lookup returns a denial of charges that the server would certainly deny. Otherwise it returns a
-// Pending, which stores the reply of the server.
-func (d *Cache) Lookup(limiter, key string, charges []store.Charge) (store.TakeReply, Pending, bool) {
+// Around makes a decision: from the cache if the server would certainly deny it, or else by take, and
+// caches a denial. deniedLately is whether the last known decision about the key was one.
+func (d *Cache) Around(r *store.TokenRequest, take func(deniedLately bool) (store.TakeReply, error)) (store.TakeReply, error) {
+	cached, q, denied := d.lookup(r.Limiter, r.Key, r.Charges)
+	if denied {
+		return cached, nil
+	}
+	reply, err := take(q.denied)
+	if err == nil {
+		q.store(r.Limiter, r.Key, r.Charges, &reply)
+	}
+	return reply, err
+}
+
+// lookup returns a denial of charges that the server would certainly deny. Otherwise it returns a
+// pending decision, which stores the reply of the server.
+func (d *Cache) lookup(limiter, key string, charges []store.Charge) (store.TakeReply, pending, bool) {
 	if d.shards == nil {
-		return store.TakeReply{}, Pending{}, false
+		return store.TakeReply{}, pending{}, false
 	}
 	shard, now := d.shardOf(key), d.now()
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	e := shard.table.Get(denialKey{limiter, key}, int64(now))
-	holds := e != nil && e.Value.holdsFor(charges, now)
-	if holds && now < e.Value.sentAt+denialTTL {
-		return e.Value.replyAt(now), Pending{}, true
+	if e != nil && e.Value.holdsFor(charges, now) && now < e.Value.sentAt+denialTTL {
+		return e.Value.replyAt(now), pending{}, true
 	}
-	return store.TakeReply{}, Pending{d, shard, now, shard.resets.Load(), e != nil, holds}, false
+	return store.TakeReply{}, pending{d, shard, now, shard.resets.Load(), e != nil}, false
 }
 
-// Pending is a decision in flight.
-type Pending struct {
+// pending is a decision in flight.
+type pending struct {
 	cache  *Cache
 	shard  *denialShard
 	sentAt time.Duration
 	resets uint64
-	denied bool
-	holds  bool
+	denied bool // the last decision about the key that the cache knows
 }
 
-// DeniedLately reports whether the last decision about the key that the cache knows was a denial.
-func (q Pending) DeniedLately() bool { return q.denied }
-
-// StillDenied reports whether the server will deny the request, unless another process has reset or
-// settled the key since the last denial.
-func (q Pending) StillDenied() bool { return q.holds }
-
-// Store caches a denial, unless the key may have been reset since, or the cache is full.
-func (q Pending) Store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
+// store caches a denial, unless the key may have been reset since, or the cache is full.
+func (q pending) store(limiter, key string, charges []store.Charge, reply *store.TakeReply) {
 	if q.shard == nil || reply.Allowed {
 		return
 	}
@@ -198,6 +203,13 @@ func (d *Cache) Remove(limiter, key string) {
 	defer shard.mu.Unlock()
 	shard.resets.Add(1)
 	shard.table.Remove(denialKey{limiter, key})
+}
+
+// Settled removes the key of a settlement that gave something back.
+func (d *Cache) Settled(r *store.TokenRequest) {
+	if slices.ContainsFunc(r.Charges, func(c store.Charge) bool { return c.Cost < 0 }) {
+		d.Remove(r.Limiter, r.Key)
+	}
 }
 
 // holdsFor reports whether the server would deny charges to the same buckets at this time. Which of

@@ -54,20 +54,20 @@ func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	defer d.Stop()
 	charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 	denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
-	_, q, _ := d.Lookup("api", "k", charges)
+	_, q, _ := d.lookup("api", "k", charges)
 	d.Remove("api", "k")
-	q.Store("api", "k", charges, &denied)
-	_, q, known := d.Lookup("api", "k", charges)
+	q.store("api", "k", charges, &denied)
+	_, q, known := d.lookup("api", "k", charges)
 	if known {
 		t.Fatal("it is remembered")
 	}
-	q.Store("api", "k", charges, &denied)
-	if _, _, known := d.Lookup("api", "k", charges); !known {
+	q.store("api", "k", charges, &denied)
+	if _, _, known := d.lookup("api", "k", charges); !known {
 		t.Error("the next one is not remembered")
 	}
-	_, q, _ = d.Lookup("api", "allowed", charges)
-	q.Store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
-	if _, _, known := d.Lookup("api", "allowed", charges); known {
+	_, q, _ = d.lookup("api", "allowed", charges)
+	q.store("api", "allowed", charges, &store.TakeReply{Allowed: true, Debts: store.OneDebt(time.Hour)})
+	if _, _, known := d.lookup("api", "allowed", charges); known {
 		t.Error("what was allowed is remembered")
 	}
 }
@@ -110,8 +110,8 @@ func TestSoManyDenialsAreRemembered(t *testing.T) {
 		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
 		for i := range 100_000 {
 			key := fmt.Sprint(i)
-			_, q, _ := d.Lookup("api", key, charges)
-			q.Store("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
+			_, q, _ := d.lookup("api", key, charges)
+			q.store("api", key, charges, &store.TakeReply{Debts: store.OneDebt(time.Hour)})
 		}
 		if n := d.Len(); n < 60_000 || n > denialShards*denialsPerShard {
 			t.Errorf("%d are remembered", n)
@@ -119,33 +119,29 @@ func TestSoManyDenialsAreRemembered(t *testing.T) {
 	})
 }
 
-// A denial is served for a second, and tells for a while longer what the server will say.
-func TestAnOldDenialIsExpectedAgain(t *testing.T) {
+// A denial is served for a second, and is known for a while longer.
+func TestAnOldDenialIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d Cache
 		d.Init()
 		defer d.Stop()
 		charges := []store.Charge{{Cost: time.Hour, Capacity: time.Hour}}
-		_, q, _ := d.Lookup("api", "k", charges)
-		if q.StillDenied() {
-			t.Error("a denial of an unknown key is expected")
+		_, q, _ := d.lookup("api", "k", charges)
+		if q.denied {
+			t.Error("an unknown key was denied lately")
 		}
 		denied := store.TakeReply{Debts: store.OneDebt(time.Hour)}
-		q.Store("api", "k", charges, &denied)
+		q.store("api", "k", charges, &denied)
 		time.Sleep(denialTTL - 1)
-		if _, _, known := d.Lookup("api", "k", charges); !known {
+		if _, _, known := d.lookup("api", "k", charges); !known {
 			t.Error("it is served for less than a second")
 		}
 		time.Sleep(time.Nanosecond)
-		if _, q, known := d.Lookup("api", "k", charges); known || !q.StillDenied() {
-			t.Errorf("after a second it is served: %v, expected: %v", known, q.StillDenied())
-		}
-		cheap := []store.Charge{{Cost: time.Millisecond, Capacity: time.Hour}}
-		if _, q, _ := d.Lookup("api", "k", cheap); q.StillDenied() || !q.DeniedLately() {
-			t.Error("a denial is expected of what has room")
+		if _, q, known := d.lookup("api", "k", charges); known || !q.denied {
+			t.Errorf("after a second it is served: %v, known: %v", known, q.denied)
 		}
 		time.Sleep(knownFor - denialTTL)
-		if _, q, _ := d.Lookup("api", "k", charges); q.StillDenied() || q.DeniedLately() {
+		if _, q, _ := d.lookup("api", "k", charges); q.denied {
 			t.Error("it is known for ever")
 		}
 	})

@@ -2,9 +2,8 @@
 --
 -- Each statement that charges buckets goes once over their ids in order, locks the rows that there are, and adds those
 -- that are missing: so statements never wait for each other in a circle. An INSERT with ON CONFLICT makes ordinary charges,
--- by itself those that are made one by one, in charge_together_1 those of decisions about several buckets. A plain UPDATE
--- or charge_newest_1 makes the charges of a batch that are all to one bucket. take_tokens_1 makes all others, and says why
--- those were not made.
+-- by itself those of decisions about one bucket, in charge_together_1 those about several. charge_newest_1 makes a charge
+-- to a bucket whose row has a known place. take_tokens_1 makes all others, and reports why those were not made.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS lk.buckets (
   id uuid PRIMARY KEY,
