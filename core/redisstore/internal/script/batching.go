@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// NewBatcher returns a batcher of requests to a node, which are queued for the client's timeout at
-// most. send sends a batch of at most maxWork. For a Cluster as a whole, every request is sent
+// NewBatcher returns a batcher of requests to a node. A request is queued for the client's timeout
+// at most. send sends a batch of at most maxWork. For a Cluster as a whole, every request is sent
 // alone.
 func NewBatcher[R batch.Request](n *Node, maxWork int, send func(context.Context, []R) (replied bool)) *batch.Batcher[R] {
 	return batch.New(batching(n, maxWork, send))

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Each node has a breaker. Here is what the results of calls mean for it.
+// Each node has a breaker. This file maps the results of calls to its verdicts.
 
 func (n *Node) newBreaker() *breaker.Breaker {
 	return breaker.New(breaker.Config{
@@ -37,8 +37,8 @@ func (n *Node) newBreaker() *breaker.Breaker {
 
 func (n *Node) isDown() bool { return n.breaker.IsOpen() }
 
-// verdict returns what an error means for the breaker: nil if the server works, breaker.ErrNoEvidence if it
-// may work.
+// verdict returns the meaning of an error for the breaker: nil if the server works,
+// breaker.ErrNoEvidence if it may work.
 func verdict(err error) error {
 	switch {
 	case err == nil:
@@ -53,11 +53,12 @@ func verdict(err error) error {
 	return err
 }
 
-// replyVerdict is verdict for a reply. A server that is set up wrongly works, unless all calls fail,
-// each at the cost of a connection, or all that write.
+// replyVerdict is verdict for a reply. A misconfigured server counts as working, unless
+//   - every call fails, each at the cost of a connection, or
+//   - every call that writes fails.
 func replyVerdict(err error) error {
 	switch r, _ := redisfault.Find(err); {
-	case r.Cause == store.ConnectionLimit: // those that it has may work
+	case r.Cause == store.ConnectionLimit: // established connections may work
 		return breaker.ErrNoEvidence
 	case r.Verdict == redisfault.Outage && !IsTorn(err), r.Cause == store.Authentication, r.Cause == store.ReadOnly:
 		return err
@@ -70,9 +71,9 @@ func (n *Node) Explain(err error, open bool) error {
 	return redisfault.Explain(err, open, n.wrote.Load())
 }
 
-// reportResult reports the result of a call. What it proves depends on its connection, so a failure
-// has the node probed, as does a call without a reply or a connection. A caller that has left while
-// the node replied to others does not.
+// reportResult reports the result of a call. The result depends on the connection, so a failure
+// makes the breaker probe the node, as does a call without a reply or a connection. If the caller
+// left while the node replied to other calls, the node is not probed.
 func (n *Node) reportResult(c *callContext, admitted breaker.Call, err error) {
 	replied := err == nil || redisfault.IsReply(err)
 	if replied && !n.answered.Load() {
@@ -105,14 +106,14 @@ func (n *Node) hear() {
 	}
 }
 
-// repliedSince reports whether the node has replied to a step that may write some time after then:
-// earlier replies may still have been on their way.
+// repliedSince reports whether the node has replied to a call that may write, some time after then:
+// an earlier reply may have been on its way before.
 func (n *Node) repliedSince(then time.Time) bool {
 	return !then.IsZero() && n.heard.Load() > int64(then.Add(n.replyIn()/10).Sub(n.owner.made))
 }
 
-// replyIn returns how long a small call waits for a reply: for the store's timeout, or the client's if
-// that is shorter.
+// replyIn returns the time for the reply to a small call: the store's timeout, or the client's if
+// it is shorter.
 func (n *Node) replyIn() time.Duration {
 	timeout := n.owner.config.Timeout
 	if n.server != nil && n.server.Options().ReadTimeout > 0 {

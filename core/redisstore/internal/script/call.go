@@ -15,10 +15,10 @@ import (
 // Operation is the purpose of a call.
 type Operation struct {
 	Name string // in telemetry
-	// Reads is set if it only reads, so that its success does not prove that writes work.
+	// Reads is set if the call only reads, so that its success does not prove that writes work.
 	Reads bool
-	// AnyOutcome is set if it does not matter whether it has run, as of what only reads: its errors
-	// are never unconfirmed.
+	// AnyOutcome is set if it does not matter whether the call has run, as for one that only reads:
+	// its errors are never unconfirmed.
 	AnyOutcome bool
 }
 
@@ -27,21 +27,21 @@ func (op *Operation) anyOutcome() bool { return op.Reads || op.AnyOutcome }
 // route finds the servers of a Cluster.
 var route = Operation{Name: "route", Reads: true}
 
-// Urgency is whether a call is made even if the breaker is open.
+// Urgency determines whether a call is made although the breaker is open.
 type Urgency = batch.Urgency
 
 const (
 	// Ordinary calls fail at once while the breaker is open.
 	Ordinary = batch.Ordinary
-	// Reading calls change nothing: they are also made while it is open because the server takes no
-	// writes.
+	// Reading calls change nothing. They are also made if the breaker is open because the server
+	// takes no writes.
 	Reading = batch.Reading
-	// Finishing calls end something that was begun: they are always tried.
+	// Finishing calls, such as releases, end something. They are always tried.
 	Finishing = batch.Finishing
 )
 
-// largeBytes is the size from which on a timeout is no evidence against a node: the network may be
-// slow.
+// largeBytes is the size from which on a missing reply does not make the breaker doubt a node: the
+// network may be slow.
 const largeBytes = 256 << 10
 
 // Command is a call that runs no script.
@@ -67,7 +67,7 @@ func Do[T any](ctx context.Context, n *Node, cmd Command, f func(context.Context
 	return value, err
 }
 
-// EvalOnce runs a script that must not run twice on a node: it is repeated only if it has certainly
+// EvalOnce runs a script that must not run twice on a node. It is repeated only if it has certainly
 // not run. read reads the reply.
 func EvalOnce[T any](ctx context.Context, n *Node, op Operation, u Urgency, call Call, read func(any) (T, error)) (value T, err error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
@@ -89,7 +89,7 @@ type attempt struct {
 	node    *Node
 	urgency Urgency
 	writes  bool // it may write
-	// anyOutcome is set if it does not matter whether it has run.
+	// anyOutcome is that of its Operation.
 	anyOutcome bool
 	// bytes is the size of the request, replyBytes that of the largest possible reply.
 	bytes, replyBytes int
@@ -153,7 +153,7 @@ func tooLate(ctx context.Context, sent *inFlight) error {
 	return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 }
 
-// Failed returns the error of a part of a call, which the reply to the call has, as one of a store.
+// Failed returns the error of one decision in the reply to a call as an error of a store.
 func (n *Node) Failed(ctx context.Context, err error) error {
 	if breaker.IsFailure(verdict(err)) {
 		n.breaker.Doubt(time.Now())

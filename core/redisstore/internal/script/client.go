@@ -1,6 +1,6 @@
 // Package script runs Lua scripts on a Redis server or a Cluster: alone, in pipelines, or in
-// batches, each within a timeout, behind a circuit breaker for each server, and repeated where that
-// is safe. What the scripts mean is their callers' concern.
+// batches. Each call has a timeout, passes the circuit breaker of its server, and is repeated if a
+// repeat is safe. The package does not depend on the content of the scripts.
 package script
 
 import (
@@ -44,15 +44,16 @@ type Config struct {
 	Timeout  time.Duration         // for a connection, and again for the reply
 	ProbeKey string                // the key that probes write
 
-	// Replicas that have to confirm what Step.Grants within AckTimeout.
+	// Acks is the number of replicas that have to confirm a Step that Grants, within AckTimeout. 0
+	// means none.
 	Acks       int
 	AckTimeout time.Duration
 
-	// CheckServer returns why a server must not be used for a Step that Begins something. It is
-	// called once for each server.
+	// CheckServer returns the reason not to use a server for a Step that Begins something, or nil.
+	// It is called once for each server.
 	CheckServer func(context.Context, *redis.Client) error
-	// Attach returns what Node.Attached has for a node. It is called once for each server, and for
-	// a Cluster as a whole.
+	// Attach returns the value of Node.Attached for a node. It is called once for each server, and
+	// for a Cluster as a whole.
 	Attach func(*Node) any
 
 	Logger     *slog.Logger

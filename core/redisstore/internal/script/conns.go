@@ -15,9 +15,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A pooled connection may lead to a server that its address no longer means, or nowhere, while a
-// new one works. The pool would find that out one by one. So the store watches the client's
-// connections, and drops those from before together when a new one has shown that they are stale.
+// A pooled connection may lead to a server that its address no longer stands for, as after a
+// failover, or nowhere, while a new one works. The pool would find that out one connection at a
+// time. So the store watches the client's connections. If a new one shows that the older ones are
+// stale, the store drops them together.
 
 // watchedConn is a connection of the client.
 type watchedConn struct {
@@ -28,13 +29,13 @@ type watchedConn struct {
 	reading      atomic.Bool
 }
 
-// watchedSyscallConn is one that the pool can check before it is used.
+// watchedSyscallConn is a watchedConn that the pool can check before it uses it.
 type watchedSyscallConn struct {
 	*watchedConn
 	syscall.Conn
 }
 
-// watch returns a connection that w knows until it is closed, and what it knows.
+// watch records conn in w until it is closed. It returns the connection to use, and its record.
 func (w *dialWatch) watch(conn net.Conn) (net.Conn, *watchedConn) {
 	c := &watchedConn{Conn: conn, of: w, dialed: w.clock()}
 	w.mu.Lock()
@@ -59,8 +60,9 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// connectionLimit is what a server says that takes no more connections, before it closes one. The
-// client would take it for an old server's reply to its first command, and report the end instead.
+// connectionLimit is the start of the error that a server sends before it closes a connection
+// because it has too many. The client would take it for an old server's reply to its first command,
+// and report the end of the connection instead.
 var (
 	connectionLimit    = []byte("-ERR max number of clients")
 	errConnectionLimit = store.Outage(store.ConnectionLimit, errors.New("redis: ERR max number of clients reached"))
@@ -83,29 +85,32 @@ func (c *watchedConn) Close() error {
 // NetConn returns the connection itself, as that of a tls.Conn does.
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
-// isIdle reports whether nobody waits for a reply, or for a push.
+// isIdle reports whether no call waits for a reply, or for a push, on the connection.
 func (c *watchedConn) isIdle() bool { return !c.reading.Load() && c.wrote.Load() <= c.heard.Load() }
 
-// worked reports whether a connection that is older than the first silence has been heard since the
-// last one began.
+// worked reports whether a connection that is older than the first silence has received data since
+// the last one began.
 func (w *dialWatch) worked(first, last int64) bool {
 	return len(w.find(func(c *watchedConn) bool { return c.dialed < first && c.heard.Load() > last })) > 0
 }
 
-// heardSince reports whether any connection has been heard since then.
+// heardSince reports whether any connection has received data since then.
 func (w *dialWatch) heardSince(then int64) bool {
 	return len(w.find(func(c *watchedConn) bool { return c.heard.Load() > then })) > 0
 }
 
-// closeIdle closes idle connections that are older than that; the pool finds them closed.
+// closeIdle closes idle connections that were dialed before then; the pool finds them closed.
 func (w *dialWatch) closeIdle(then int64) {
 	for _, c := range w.find(func(c *watchedConn) bool { return c.dialed < then && c.isIdle() }) {
 		_ = c.Close()
 	}
 }
 
-// closeSilent closes connections that are older than the first silence, have not been heard since
-// the last one began, and are being read. What was written just now may still be answered.
+// closeSilent closes connections that
+//   - are older than the first silence,
+//   - have received nothing since the last one began,
+//   - are being read, and
+//   - were last written longer than now ago: a later request may still get its reply.
 func (w *dialWatch) closeSilent(first, last int64, now time.Duration) {
 	late := w.clock() - int64(now)
 	for _, c := range w.find(func(c *watchedConn) bool {
@@ -126,15 +131,16 @@ func (w *dialWatch) find(which func(*watchedConn) bool) (all []*watchedConn) {
 	return all
 }
 
-// doubts is why a node is probed, for the connections of its pool. Times are by dialWatch.clock.
+// doubts records the reasons to probe a node and its pooled connections. Times are by
+// dialWatch.clock.
 type doubts struct {
 	refused atomic.Bool // a connection led to a server that takes no writes
-	// Since when connections have been silent, for too long for a reply on its way: the first one,
-	// and the last one.
+	// first and last are the times since which connections have been silent, the earliest and the
+	// latest one: for so long that no reply is on its way.
 	first, last atomic.Int64
 }
 
-// doubtSilence has the node probed, since a call has no reply, or no connection.
+// doubtSilence makes the breaker probe the node, since a call has no reply, or no connection.
 func (n *Node) doubtSilence(c *callContext) {
 	sent := c.sent.since()
 	if n.server != nil && !sent.IsZero() && time.Since(sent) >= n.replyIn()/4 {
@@ -145,9 +151,11 @@ func (n *Node) doubtSilence(c *callContext) {
 	n.breaker.Doubt(c.since())
 }
 
-// dropStale drops the connections of the pool that are older than a new one, which was asked then
-// and has shown that they are stale: they led elsewhere, or none of them was heard while one was
-// silent. After an outage nobody knows.
+// dropStale drops the pooled connections from before asked, when the probe dialed a new one, if
+// they are stale:
+//   - a connection led to a server that takes no writes;
+//   - a connection was silent, and none of the older ones has received data since;
+//   - the breaker is open: after an outage any of them may be stale.
 func (n *Node) dropStale(asked int64) {
 	refused, first := n.doubts.refused.Swap(false), n.doubts.first.Swap(0)
 	last := n.doubts.last.Load() + int64(n.replyIn()/10) // replies were still on their way, on other connections
@@ -161,11 +169,12 @@ func (n *Node) dropStale(asked int64) {
 	}
 }
 
-// closeIdle closes the idle connections of the pool, also those that are older than the store,
-// which nobody watches. Nothing is sent: the time for it is over, and the client closes a
-// connection whose command has failed. It takes them at once, since the client tries the handshake
-// of one that had none until ctx ends; and meanwhile the client opens no others, which it would
-// return first.
+// closeIdle closes the idle connections of the pool, including those from before the store, which
+// it does not watch. It sends nothing: each command fails at once, since its deadline has passed,
+// and the client closes its connection.
+//
+// All are taken at once, since the client retries the handshake of a connection without one until
+// ctx ends. No dials begin during that time, since the client would use a new connection first.
 func (n *Node) closeIdle() {
 	if n.server.Options().WriteTimeout < 0 { // no time is over
 		return
@@ -176,7 +185,7 @@ func (n *Node) closeIdle() {
 	defer n.dials.held.Unlock()
 	all := make([]*redis.Conn, n.server.PoolStats().IdleConns)
 	failed := make(chan struct{}, len(all))
-	for i := range all { // the same would be returned twice
+	for i := range all { // together: the pool would return the same one again
 		all[i] = n.server.Conn()
 		go func() {
 			_ = all[i].Process(tooLateContext{ctx}, onceCmd{redis.NewCmd(ctx, "ping")})
@@ -186,7 +195,7 @@ func (n *Node) closeIdle() {
 	for range all {
 		select {
 		case <-failed:
-		case <-time.After(20 * time.Millisecond): // those that are left had no handshake
+		case <-time.After(20 * time.Millisecond): // the others had no handshake
 			cancel()
 			<-failed
 		}
@@ -201,7 +210,7 @@ type tooLateContext struct{ context.Context }
 
 func (tooLateContext) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 
-// poolDials returns an error while the client dials no more, as for a second after some failures.
+// poolDials returns an error while the client does not dial, as for a second after some failures.
 func (n *Node) poolDials() error {
 	ctx, cancel := context.WithTimeout(n.owner.life, n.owner.config.Timeout)
 	defer cancel()

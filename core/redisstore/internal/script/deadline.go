@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// The client gives up at the deadline of a context, so a call runs in its caller's goroutine: a
+// The client gives up at the deadline of a context, so a call runs in its caller's goroutine. A
 // second goroutine would cost as much as a round trip, since another thread has to wake up. All
 // calls share one timer.
 
@@ -25,11 +25,11 @@ type deadlines struct {
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is that of a call. When half of the time for a reply is over, the node is probed: a call
-// that has to end then ends with an answer to why.
+// deadline is the deadline of a call. After half of the time for the reply the node is probed, so
+// that the reason is known when the call ends.
 type deadline struct {
 	end time.Time
-	at  time.Time // end, or before that when the node is probed
+	at  time.Time // end, or half of the time before it, when the node is probed
 	of  *callContext
 
 	next, prev *deadline // guarded by deadlines.mu, as over
@@ -187,7 +187,8 @@ func (d *deadlines) ring() {
 	}
 }
 
-// due ends the calls whose time is over, and returns those of which half is, except large ones.
+// due ends the calls whose time is over. It returns the calls for which half of it is over, except
+// large ones.
 func (d *deadlines) due() (half []*callContext) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,7 +210,7 @@ func (d *deadlines) due() (half []*callContext) {
 }
 
 // refuse ends the unsent calls of a node whose server is unreachable, or refuses them. Calls that
-// read go on if the server refuses writes alone.
+// read continue if the server refuses writes only.
 func (d *deadlines) refuse(n *Node, err error) {
 	writesOnly := redisfault.RefusesWrites(err)
 	d.mu.Lock()
@@ -279,9 +280,9 @@ func (c *callContext) Done() <-chan struct{} {
 	return c.done
 }
 
-// clientContext is a call's context for the Redis client, which calls Done once before it takes a
-// connection, to poll, and again if it has to wait for one. The first call does not watch the
-// caller's context, which would cost more than the rest of this one.
+// clientContext is a call's context for the Redis client. The client calls Done once before it
+// takes a connection, to poll, and again if it has to wait for one. The first call does not watch
+// the caller's context: that would cost more than the rest of this call.
 type clientContext struct {
 	*callContext
 	polled atomic.Bool

@@ -14,16 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// The client dials in the background, five times with pauses, and a call gets the error of a
-// refused connection only after all of them, unless its own deadline is earlier. So the store
-// watches the client's dials, and ends the calls that wait for a connection as soon as the server's
-// address is unreachable.
+// The client dials in the background, five times with pauses. A call gets the error of a refused
+// connection only after all of them, unless its own deadline is earlier. So the store watches the
+// client's dials, and ends the calls that wait for a connection as soon as the server's address is
+// unreachable.
 
 // redials is how often a refused connection is retried at once. Behind a load balancer with failed
 // parts, the next try may reach another one.
 const redials = 2
 
-// dialWatch is a redis.Hook on the client of a node, which cannot be removed: once stopped it does
+// dialWatch is a redis.Hook on the client of a node. A hook cannot be removed; once stopped it does
 // nothing.
 type dialWatch struct {
 	node atomic.Pointer[Node]

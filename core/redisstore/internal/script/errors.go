@@ -15,8 +15,8 @@ import (
 // ErrOddReply is a reply that no script of the store gives.
 var ErrOddReply = fmt.Errorf("%w: redis: unexpected reply", store.ErrUnconfirmed)
 
-// Refused reports whether the server has refused a command for a reason that will not be gone in a
-// moment. A script that is refused has failed before its first write.
+// Refused reports whether the server has refused a command for a reason that lasts. A refused
+// script has failed before its first write.
 func Refused(err error) bool { return redisfault.IsReply(err) && !didNotRun(err) }
 
 // didNotRun reports whether the error proves that the command was not carried out, for a reason
@@ -34,11 +34,12 @@ func didNotRun(err error) bool {
 		r.Cause == store.ReadOnly || redisfault.Says(err, "MOVED")
 }
 
-// IsTorn reports whether the keys of a call are not all on one node, since their slot is moving: it
-// has not run, and calls for single keys would.
+// IsTorn reports whether the keys of a call are on two nodes, since their slot is moving. The call
+// has not run; calls for single keys would.
 func IsTorn(err error) bool { return redisfault.Says(err, "TRYAGAIN") }
 
-// isNoScript also knows the spelling of proxies, "ERR NOSCRIPT".
+// isNoScript reports whether a server does not have a script. Proxies spell the error "ERR
+// NOSCRIPT".
 func isNoScript(err error) bool { return replyContains(err, "NOSCRIPT") }
 
 // isNoShebang reports whether a server does not understand a script's first line.

@@ -14,8 +14,8 @@ type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []any
-	// Divisible is set if its sender divides it, instead of a retry, if an error IsTorn. In a
-	// pipeline only.
+	// Divisible is set if the sender divides the call, instead of a retry, if its error IsTorn. In
+	// a pipeline only.
 	Divisible bool
 }
 
@@ -24,8 +24,8 @@ func (s *Script) Call(keys []string, args ...any) Call {
 	return Call{Script: s, Keys: keys, Args: args}
 }
 
-// eval runs a script on the node. It is repeated, while there is time, if it has not run for a
-// reason that may soon be gone; unless once, also if the connection broke.
+// eval runs a script on the node. While there is time, it is repeated if it has not run for a
+// reason that may soon be gone, and, unless once, if the connection broke.
 func (n *Node) eval(c *callContext, once bool, call Call) (reply any, err error) {
 	if err := n.load(c); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (onceCmd) NoRetry() bool { return true }
 // time.
 var byHash, byText any = "evalsha", "eval"
 
-// evalMemory is memory for a command, and what it refers to.
+// evalMemory is the memory of a command and its arguments.
 type evalMemory struct {
 	cmd     redis.Cmd
 	tracked tracked
@@ -97,7 +97,7 @@ func newEval(c *callContext, command any, script []byte, call Call) *redis.Cmd {
 	return &e.cmd
 }
 
-// setKeyPosition tells the client where the keys are, which it would otherwise find by formatting
+// setKeyPosition sets the position of the keys, which the client would otherwise find by formatting
 // their number.
 func setKeyPosition(cmd *redis.Cmd, call Call) {
 	if len(call.Keys) > 0 {

@@ -8,8 +8,8 @@ import (
 )
 
 // inFlight records whether a call may have been carried out. The client's last error does not show
-// that: the client may re-send by itself and then fail to connect, or reach the deadline before it
-// has a connection.
+// that. The client may send a request again and then fail to connect, or reach the deadline before
+// it has a connection.
 type inFlight struct {
 	mu      sync.Mutex
 	sends   int  // requests written without a known outcome
@@ -55,8 +55,8 @@ func (f *inFlight) wasWritten() bool {
 	return f.written
 }
 
-// settle resets the count of requests without a known outcome, since the server has reported that
-// it did not run the later ones.
+// settle resets the count of requests without a known outcome: the server has reported that it did
+// not run the later ones.
 func (f *inFlight) settle(sends int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,8 +81,8 @@ func (f *inFlight) giveUpUnsent() bool {
 	return f.written
 }
 
-// tracked is an argument of a request, a script or its hash, that records in the inFlight when it is
-// written. The client marshals an argument each time that it sends it, and not before.
+// tracked is an argument of a request, a script or its hash, that records each write of the request
+// in inFlight. The client marshals an argument each time that it sends it, and not before.
 type tracked struct {
 	script   []byte
 	inFlight *inFlight
@@ -92,8 +92,8 @@ func (a *tracked) MarshalBinary() ([]byte, error) { return a.script, a.inFlight.
 
 func (a *tracked) String() string { return string(a.script) } // in traces
 
-// Sent is called by a command that has effects, as it is about to be sent: its outcome is then
-// unknown until there is a reply, and the time for the reply begins.
+// Sent is called by a command that has effects, right before it is sent. It marks the outcome as
+// unknown until there is a reply, and starts the time for the reply.
 func Sent(ctx context.Context) error {
 	if c, ok := ctx.Value(callKey{}).(*callContext); ok {
 		return c.sent.write()

@@ -36,7 +36,7 @@ type Node struct {
 
 	loading  sync.Mutex
 	nextLoad time.Time             // no earlier; loading guards it
-	refusal  atomic.Pointer[error] // of the client's password, on loading scripts
+	refusal  atomic.Pointer[error] // of the client's password, from load
 	loaded   atomic.Bool           // it has the scripts
 	checked  atomic.Bool           // by Config.CheckServer
 
@@ -57,7 +57,7 @@ func (c *Client) newNode(server *redis.Client, key string) *Node {
 		n.probed += ":{" + tag + "}"
 	}
 	n.watchDials()
-	n.closeIdle() // they are not watched
+	n.closeIdle() // the watch does not cover them
 	return n
 }
 
@@ -68,7 +68,7 @@ func hashTag(key string) string {
 	return tag
 }
 
-// Check returns why the node must not be used for what begins something: see Config.CheckServer.
+// Check returns the reason not to begin anything on the node: see Config.CheckServer.
 func (n *Node) Check(ctx context.Context) error {
 	if n.checked.Load() {
 		return nil
@@ -80,7 +80,7 @@ func (n *Node) Check(ctx context.Context) error {
 	return nil
 }
 
-// eachServer calls f for the node's server; for every master of a Cluster whose map was not known.
+// eachServer calls f for the node's server, or for every master of a Cluster as a whole.
 func (n *Node) eachServer(ctx context.Context, f func(context.Context, *redis.Client) error) error {
 	if n.server == nil {
 		return n.owner.nodes.cluster.ForEachMaster(ctx, f)

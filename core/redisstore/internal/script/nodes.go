@@ -14,7 +14,7 @@ import (
 type nodes struct {
 	owner   *Client
 	cluster *redis.ClusterClient // nil for a single server
-	// whole is the single server; of a Cluster, it stands for all masters until their map is known.
+	// whole is the single server. In a Cluster it stands for all masters until their map is known.
 	whole  *Node
 	mapped atomic.Bool // the client has the Cluster's map
 
@@ -47,7 +47,7 @@ func (ns *nodes) init(c *Client) {
 // Node returns the node of a key, as far as it is known. It sends nothing.
 func (c *Client) Node(ctx context.Context, key string) *Node { return c.nodes.of(ctx, key) }
 
-// Whole returns the single server; of a Cluster, what stands for all of it.
+// Whole returns the single server, or the node that stands for all of a Cluster.
 func (c *Client) Whole() *Node { return c.nodes.whole }
 
 func (ns *nodes) of(ctx context.Context, key string) *Node {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// maxPipeline is how many script calls one pipeline has.
+// maxPipeline is the maximum of script calls in one pipeline.
 const maxPipeline = 100
 
 // Result is the result of a call of a pipeline.
@@ -21,8 +21,8 @@ type Result struct {
 	open  bool // the script may have run
 }
 
-// EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. An error that it
-// returns without results concerns all of them.
+// EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. An error without
+// results concerns all of them.
 func EvalEachOnce(ctx context.Context, n *Node, op Operation, u Urgency, calls []Call) ([]Result, error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
 	results, err := n.evalTogether(ctx, true, attempt{urgency: u, writes: u != Reading}, calls)
@@ -53,9 +53,9 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 	return results, a.finish(failed)
 }
 
-// RunEach runs scripts in pipelines of at most a hundred, concurrently for several nodes, so that
-// one without a reply does not delay the others. read gets each result, and returns the error that
-// counts; it may be called concurrently. RunEach returns the first of these errors.
+// RunEach runs scripts in pipelines of at most a hundred. Several nodes are served concurrently, so
+// that one without a reply does not delay the others. read gets each result, and returns the error
+// that counts; it may be called concurrently. RunEach returns the first of these errors.
 func (c *Client) RunEach(ctx context.Context, op Operation, u Urgency, calls []Call, read func(i int, reply any, err error) error) error {
 	var (
 		wg     sync.WaitGroup
@@ -136,8 +136,8 @@ func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
 	}
 }
 
-// evalPipelined runs scripts in one pipeline, and those that the server does not have in a second
-// one.
+// evalPipelined runs scripts in one pipeline. A second one runs the scripts that the server does
+// not have.
 func (n *Node) evalPipelined(c *callContext, once bool, calls []Call) []Result {
 	all := n.pipeline(c, calls, func(i int) (any, []byte) { return byHash, calls[i].Script.in(n.owner).sha })
 	var missing []int
@@ -178,7 +178,7 @@ func (n *Node) pipeline(c *callContext, calls []Call, as func(i int) (command an
 		words += 3 + len(calls[i].Keys) + len(calls[i].Args)
 	}
 	var (
-		// Not used again, since hooks of the client may keep them.
+		// Not reused: hooks of the client may keep them.
 		cmds    = make([]redis.Cmd, len(calls))
 		queued  = make([]redis.Cmder, len(calls))
 		scripts = make([]trackedEach, len(calls))

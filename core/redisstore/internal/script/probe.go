@@ -26,8 +26,8 @@ func (n *Node) recordMiss() {
 	n.breaker.Doubt(time.Now())
 }
 
-// probe probes the node by a connection of its own. If that works, it drops the stale connections of
-// the pool.
+// probe probes the node over a new connection. If that works, it drops the stale connections of the
+// pool.
 func (n *Node) probe() error {
 	owner, began := n.owner, time.Now()
 	if n.server == nil { // a node that returns the map of the Cluster works
@@ -49,8 +49,9 @@ func (n *Node) probe() error {
 	}
 }
 
-// writeAnew writes on a new connection, and closes it. Each reply may take as long as that to a call,
-// and a dial twice that, since it may be a handshake as well. heard reports whether there was any.
+// writeAnew writes on a new connection, and closes it. Each reply has the time that a call has for
+// it. A dial has twice that time, since it may include a TLS handshake. heard reports whether any
+// data arrived.
 func (n *Node) writeAnew() (heard bool, err error) {
 	timeout, o := n.replyIn(), n.server.Options()
 	ctx, cancel := context.WithTimeout(n.owner.life, 10*timeout)
@@ -86,8 +87,8 @@ func (n *Node) writeAnew() (heard bool, err error) {
 	return heard, err
 }
 
-// isAtLimit reports whether the server refuses a connection because it has too many. It says so at
-// once, and a client that writes first may get a reset instead.
+// isAtLimit reports whether the server refuses a connection because it has too many. The server
+// sends that at once; a client that writes first may get a reset instead.
 func (n *Node) isAtLimit(ctx context.Context) bool {
 	o := n.server.Options()
 	conn, err := o.Dialer(ctx, o.Network, o.Addr)
@@ -101,8 +102,8 @@ func (n *Node) isAtLimit(ctx context.Context) bool {
 	return bytes.Equal(said, connectionLimit)
 }
 
-// TryWrite writes what probes write on a master. In a Cluster the key may be another one's: then it
-// returns nil.
+// TryWrite runs the probe's script on a master. If the key belongs to another master of a Cluster,
+// it returns nil.
 func (c *Client) TryWrite(ctx context.Context, master *redis.Client) error {
 	err := master.Process(ctx, onceCmd{redis.NewCmd(ctx, "eval", probeText, 1, c.config.ProbeKey)})
 	if c.nodes.cluster != nil && (redisfault.Says(err, "MOVED") || redisfault.Says(err, "ASK")) {
@@ -116,9 +117,9 @@ func (n *Node) probeCmd(ctx context.Context) *redis.Cmd {
 	return redis.NewCmd(ctx, "eval", probeText, 1, n.probed)
 }
 
-// warm opens a connection in the background, for later calls: a server may be so far away that this
-// takes longer than any caller waits. It also completes connections that the client has dialed for
-// canceled callers.
+// warm opens connections in the background, for later calls: the handshake with a distant server
+// may take longer than any caller waits. It also completes connections that the client has dialed
+// for canceled callers.
 func (n *Node) warm() {
 	owner, conns := n.owner, 1
 	if n.isDown() {

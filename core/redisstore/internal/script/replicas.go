@@ -6,7 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// evalAcked is eval, and returns how many replicas have confirmed the writes of the script.
+// evalAcked runs a script as eval does, and returns the number of replicas that have confirmed its
+// writes.
 func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err error) {
 	if err := n.load(c); err != nil {
 		return nil, 0, err
@@ -14,7 +15,7 @@ func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err er
 	server := redis.Cmdable(n.owner.config.Redis)
 	cluster, isCluster := server.(*redis.ClusterClient)
 	command, form := byHash, call.Script.in(n.owner)
-	for range 4 { // each of the cases below occurs at most once, unless the Cluster keeps changing
+	for range 4 { // each case below occurs at most once, unless the Cluster keeps changing
 		if isCluster {
 			if server, err = cluster.MasterForKey(c, call.Keys[0]); err != nil {
 				return nil, 0, err

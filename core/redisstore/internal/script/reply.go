@@ -51,7 +51,7 @@ func (r *Reader) Number() int64 {
 	return 0
 }
 
-// Parse returns the integer that a text has.
+// Parse returns the integer in a text.
 func (r *Reader) Parse(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -72,7 +72,8 @@ func Int(reply any) (int, error) {
 	return int(n), nil
 }
 
-// IsOne reads the reply of a script that returns 1 if it has done its work: the caller owned it.
+// IsOne reads the reply of a script that returns 1 if the caller owned the lease or record that it
+// changes.
 func IsOne(reply any) (bool, error) {
 	n, err := Int(reply)
 	return n == 1, err

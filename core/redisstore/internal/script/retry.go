@@ -29,8 +29,8 @@ func worthRetry(err error, once bool) bool {
 }
 
 // again reports, after a pause, whether to retry a request. It returns false if the caller's time
-// is over. A server that takes no writes has carried nothing out: if a new connection finds another
-// one, the retry goes there.
+// is over. A server that takes no writes has carried nothing out: if a new connection leads to
+// another server, the retry goes there.
 func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 	if !worthRetry(err, once) || c.Err() != nil {
 		return false
@@ -46,7 +46,7 @@ func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 		if n.breaker.Ask(c, c.since()) != nil {
 			return false
 		}
-		if !r.asked { // otherwise, stale connections are left, or others end there
+		if !r.asked { // otherwise stale connections remain, or other connections lead there
 			r.asked = true
 			return true
 		}
@@ -65,11 +65,11 @@ func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 	return backoff.Sleep(c, next)
 }
 
-// lasts reports whether an error will not be gone in a moment.
+// lasts reports whether the cause of an error lasts.
 func lasts(err error) bool { return isWrongSetting(err) || redisfault.IsUnreachable(err) }
 
-// isWrongSetting reports whether the server, or the client, is set up wrongly, which a new connection
-// does not change.
+// isWrongSetting reports whether the server, or the client, is misconfigured; a new connection does
+// not change that.
 func isWrongSetting(err error) bool {
 	return redisfault.IsMisconfigured(err) && !redisfault.RefusesWrites(err)
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// Script is a Lua script in two forms. The modern one starts with a line that declares its flags,
-// which Redis supports from version 7 on; the plain one does not have it. A script whose first line
-// is a comment has no flags in both.
+// Script is a Lua script in two forms. The modern form starts with a line that declares its flags,
+// which Redis supports from version 7 on. The plain form does not have that line. If the first line
+// of a script is a comment, it has no flags in both forms.
 type Script struct{ modern, plain source }
 
 type source struct{ text, sha []byte }
 
 // anyRoom precedes the plain form of scripts that may write even if the server's memory is full.
 // Before version 7 Redis then refuses only the first write of a script, and only if it needs
-// memory. This one does not, and changes nothing.
+// memory. This command needs none, and changes nothing.
 const anyRoom = "redis.pcall('HDEL', KEYS[1], '')"
 
 // NewScript returns the script of a text whose first line declares its flags.
@@ -41,8 +41,8 @@ func newSource(text string) source {
 	return source{[]byte(text), hex.AppendEncode(nil, sum[:])}
 }
 
-// Text returns the text of a file scripts/NAME.lua. A line "--#include a b" stands for scripts/lib/a.lua
-// and scripts/lib/b.lua, whose locals the lines after it use.
+// Text returns the text of the file scripts/NAME.lua. A line "--#include a b" stands for
+// scripts/lib/a.lua and scripts/lib/b.lua; the lines after it use their locals.
 func Text(files embed.FS, name string) string {
 	file, err := files.ReadFile("scripts/" + name + ".lua")
 	if err != nil {
@@ -73,9 +73,9 @@ const reloadEvery = time.Second
 // load loads all scripts on the node before the first one is used, so that calls normally do not
 // see NOSCRIPT. It is best effort: eval falls back to sending the text.
 //
-// It returns an error if the server refuses the client's password, or requires one: a long command
-// of an unauthenticated client ends its connection without a reply that says why. Loading is
-// retried a second later.
+// It returns an error if the server refuses the client's password, or requires one. Otherwise a
+// long command of an unauthenticated client would end its connection without a reply that says why.
+// Loading is retried a second later.
 //
 // Loading continues when its caller's context ends, so that a distant server eventually has the
 // scripts.
@@ -104,7 +104,8 @@ func (n *Node) load(ctx context.Context) error {
 			n.refusal.Store(nil)
 		}
 		if err != nil {
-			// A failure, such as a missing right, must not delay every call that works without.
+			// A failure, such as a missing right, must not delay every call that works without
+			// loading.
 			n.nextLoad = time.Now().Add(reloadEvery)
 		} else {
 			n.loaded.Store(true)

@@ -10,9 +10,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// Batched steps are a pipeline: each is a script call of its own, and each may be sent twice.
+// Batched steps are a pipeline: each is a script call of its own, and may be sent twice.
 
-// maxSteps bounds a pipeline, since other requests wait for it: a step counts one, plus one for
+// maxSteps bounds a pipeline, since other requests wait for it. A step counts one, plus one for
 // each stepBytes of its arguments.
 const (
 	maxSteps  = maxPipeline
@@ -81,8 +81,9 @@ type stepRequest struct {
 func (r *stepRequest) Work() int { return 1 + r.size/stepBytes }
 
 // newSteps returns the batcher of a node's steps. The timeout applies to a sent pipeline. A step is
-// queued for up to three times that while the server is replying, and is not sent after half of it
-// if the server does not reply: in a burst on a working server, a late reply is better than none.
+// queued for up to three times the timeout while the server is replying: in a burst on a working
+// server, a late reply is better than none. If the server does not reply, it is not sent after half
+// of the timeout.
 func (n *Node) newSteps() *batch.Batcher[*stepRequest] {
 	c := batching(n, maxSteps, n.sendSteps)
 	c.Few = max(c.Few, min(stepsInFlight, c.Most))
@@ -116,7 +117,7 @@ func (n *Node) evalStep(c *callContext, st *Step) (reply Reply, err error) {
 	}
 	reply.Sent = time.Now()
 	if st.Grants && n.owner.config.Acks > 0 {
-		var tries retries // once, as WAIT knows the writes of its own connection only
+		var tries retries // once: WAIT covers the writes of its own connection only
 		for {
 			reply.Value, reply.Acks, err = n.evalAcked(c, st.Call)
 			if err == nil || !n.again(c, &tries, err, true) {
@@ -155,7 +156,7 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 	return replied
 }
 
-// failSteps ends a batch of which nothing was sent. If only the breaker prevented that, it sends
+// failSteps ends a batch of which nothing was sent. If the open breaker was the reason, it sends
 // the more urgent steps.
 func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
 	for _, r := range batch {
