@@ -19,18 +19,20 @@ const checkPings = 5
 
 var _ store.Checker = (*Store)(nil)
 
-// Check implements store.Checker. It finds, for every node:
-//   - The node refuses to write: it is a replica, cannot save its data, has too few replicas in step,
-//     is full, loads its data, is busy with a script, is of a Cluster that is down, or does not let the
-//     store's user. Of a node that refuses more than what is new, that is the only finding.
+// Check implements store.Checker. It reports, for every node:
+//   - The node refuses writes: it is a replica, cannot save its data, has too few replicas in step,
+//     is full, loads its data, is busy with a script, belongs to a Cluster that is down, or denies
+//     them to the store's user. A node that refuses more than new data is checked no further,
+//     except for its distance.
 //   - The node may evict keys of locks and guards (maxmemory-policy): their steps are refused.
 //   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
-//     (appendfsync), or with a failover to a replica that nobody waits for ([WithReplicaAcks]).
+//     (appendfsync), or with a failover to a replica, if the store does not wait for replicas
+//     ([WithReplicaAcks]).
 //   - Its clock differs from this machine's by more than a second.
-//   - The node is so far away that a new connection, which takes about three round trips, or a reply
-//     takes longer than the store's timeout: the remedy has the value for [WithTimeout].
-//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of the
-//     timeout away: a burst of calls would have to wait for connections.
+//   - The node is so far away that a new connection, which takes about three round trips, or a
+//     reply takes longer than the store's timeout: the remedy has the value for [WithTimeout].
+//   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of
+//     the timeout away: a burst of calls has to wait for connections.
 func (s *Store) Check(ctx context.Context) (found []store.Finding, err error) {
 	masters, err := s.redis.Masters(ctx)
 	if err != nil {
@@ -47,7 +49,7 @@ func (s *Store) Check(ctx context.Context) (found []store.Finding, err error) {
 }
 
 func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []store.Finding, err error) {
-	// Only the caller's deadline applies, since the time is to be measured.
+	// The time is to be measured, so only the caller's deadline applies.
 	far, err := roundTrip(ctx, master)
 	if err != nil {
 		return nil, err
@@ -58,7 +60,7 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []st
 		found = append(found, store.Finding{
 			Found: at + " " + r.Is, Weakens: "every step that writes is refused", Remedy: r.Remedy, Refused: r.Cause,
 		})
-		if r.Verdict != redisfault.Full { // it may refuse all else
+		if r.Verdict != redisfault.Full { // it may refuse all other commands
 			return found, nil
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict a held
-// lock, so that two can hold it, or the record of an operation that has run. Without it they refuse
-// to.
+// AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict keys: a
+// held lock, so that two can hold it, or the record of an operation that has run. Without this
+// option they return an error that matches store.ErrMisconfigured on such a server.
 func AllowEviction() Option { return func(c *config) { c.allowEviction = true } }
 
 // checkEviction returns an error for a server that may evict locks and records, unless that is

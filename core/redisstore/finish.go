@@ -12,8 +12,9 @@ func (s *Store) finish(ctx context.Context, op script.Operation, call script.Cal
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (bool, error) { return script.IsOne(r.Value) })
 }
 
-// finishEach is finish for many. With an error, the report holds for those that are true: in a
-// Cluster, other masters than the failed one may have replied. What has a damaged key is not owned.
+// finishEach is finish for many calls. If it returns an error, the outcomes that are true hold
+// nevertheless: in a Cluster, other masters than the failed one may have replied. A lease or record
+// with a damaged key counts as not owned.
 func (s *Store) finishEach(ctx context.Context, op script.Operation, calls []script.Call) ([]bool, error) {
 	owned := make([]bool, len(calls))
 	err := s.redis.RunEach(ctx, op, script.Finishing, calls, func(i int, reply any, err error) error {

@@ -12,13 +12,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
-// maxWholeBeats is how many keys share a script call at which more than usual is to be done.
+// maxWholeBeats is the maximum of keys in one call of beatLease, which does more for each key than
+// beatLeases.
 const maxWholeBeats = 20
 
 type waitedKey = waiting.Key[leaseKeys]
 
-// beat sends heartbeats, and handles the replies. One script does what is usual for many keys,
-// another one whatever is to be done at the rest.
+// beat sends heartbeats, and handles the replies. beatLeases covers the usual case, with many keys
+// in one call; beatLease handles the keys that need more.
 func (s *Store) beat(due []*waitedKey) {
 	head := []any{s.inbox.process, strconv.FormatInt(waiting.Elapsed(), 10), s.pushMode(), s.waiting.DeadAfter().Microseconds()}
 	rest := s.beatEach(due, waiting.MaxBeatKeys, beatLeases.Call(nil, head...), func(c *script.Call, k *waitedKey) {
@@ -29,8 +30,8 @@ func (s *Store) beat(due []*waitedKey) {
 	})
 }
 
-// beatEach sends heartbeats, several keys in a call on a single server. It returns the keys at which
-// more is to be done. add adds a key to a call.
+// beatEach sends heartbeats, on a single server with several keys in one call. add adds a key to a
+// call. It returns the keys that need more.
 func (s *Store) beatEach(due []*waitedKey, together int, call script.Call, add func(c *script.Call, k *waitedKey)) (rest []*waitedKey) {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		together = 1

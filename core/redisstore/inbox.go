@@ -26,7 +26,9 @@ type inbox struct {
 	channel    string
 	subscribed atomic.Bool
 	warned     atomic.Bool
-	uncounted  atomic.Bool // PUBLISH reports no receivers although messages arrive: behind some proxies, or from a replica
+	// PUBLISH reports no receivers although messages arrive: behind some proxies, or from a
+	// replica.
+	uncounted atomic.Bool
 
 	mu         sync.Mutex
 	sub        *redis.PubSub
@@ -39,11 +41,11 @@ type inbox struct {
 // checkEvery is how often the subscription is checked. An echo that takes longer counts as lost.
 const checkEvery = 3 * time.Second
 
-// doubtEvery is how often it is checked while the server does not reply, or counts no subscription:
-// after a failover, the old one may be on a server that says nothing any more.
+// doubtEvery is how often it is checked while the server does not reply, or PUBLISH reports no
+// receivers: after a failover, the subscription may be on a server that sends no pushes any more.
 const doubtEvery = 500 * time.Millisecond
 
-// resubscribeAfter is when a broken subscription is renewed at first.
+// resubscribeAfter is the first pause before a broken subscription is renewed.
 const resubscribeAfter = 300 * time.Millisecond
 
 func newInbox(prefix string) *inbox {
@@ -123,8 +125,8 @@ func (s *Store) subscribe() {
 	}
 }
 
-// subscriber returns the client to subscribe with. In a Cluster that is a random master, so that
-// another one is used if one is down; the client's own choice is always the same.
+// subscriber returns the client to subscribe with. In a Cluster it is a random master, so that a
+// later attempt avoids one that is down. The client's own choice is always the same master.
 func (s *Store) subscriber() subscriber {
 	if masters, err := s.redis.Masters(s.redis.Life()); err == nil && len(masters) > 1 {
 		return masters[mathrand.IntN(len(masters))]
@@ -197,8 +199,8 @@ func (in *inbox) recordReceivers(receivers int64) {
 
 // checkInbox publishes an echo to the inbox while there are waiters: a subscription may look
 // healthy and be on a server that is no longer the master, and an ACL may forbid PUBLISH. If the
-// last echo has not arrived, it renews the subscription, and all waiters send heartbeats often. It
-// returns when to check again.
+// last echo has not arrived, checkInbox renews the subscription, and all waiters send heartbeats
+// often. It returns the time of the next check.
 func (s *Store) checkInbox() time.Time {
 	in := s.inbox
 	now := time.Now()

@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// leaseKeys are the Redis keys of the leases of a key, in one slot of a Cluster: those of
-// scripts/lib/lease.lua.
+// leaseKeys are the Redis keys of the leases of a key, as in scripts/lib/lease.lua. They are in one
+// slot of a Cluster.
 type leaseKeys [5]string
 
 // The part of a key between the prefix and the tag.
@@ -28,8 +28,9 @@ func (s *Store) leaseKeys(name, key string) leaseKeys {
 	return leaseKeysOf(append(append(text, "}:"...), name...))
 }
 
-// leaseKeysOf returns the keys of a record, whose own has its name, by which a listing finds it.
-// They are parts of one string, which saves allocations.
+// leaseKeysOf returns the keys of a record. The record's own key ends in the name of its lock or
+// semaphore, by which a listing finds it. The keys are parts of one string, which saves
+// allocations.
 func leaseKeysOf(record []byte) (keys leaseKeys) {
 	stem, _, _ := bytes.Cut(record, []byte("}"))
 	var room [512]byte
@@ -48,8 +49,8 @@ func leaseKeysOf(record []byte) (keys leaseKeys) {
 // Name implements waiting.Record.
 func (k leaseKeys) Name() string { return k[0] }
 
-// linger returns for how many ms the record is kept without holds and waiters. That of a lock has
-// the largest fence, and must outlive the holder that it is compared with.
+// linger returns for how many ms the record is kept without holds and waiters. The record of a lock
+// has its largest fence, and must outlive the last holder, whose fence is compared with later ones.
 func (k *leaseKeys) linger() int64 {
 	if _, name, _ := strings.Cut(k[0], "}:"); strings.HasPrefix(name, store.SemaphoreKind) {
 		return 0
@@ -73,10 +74,10 @@ func (s *Store) tagOf(key, of, name string) (tag string, ok bool) {
 	return tag, ok && rest == ":"+name
 }
 
-// partitions is the number of hash tags, and so of slots of a Cluster, that all token buckets
-// share: a script call has keys of one slot only, and so makes the decisions of a batch about one
-// partition. The fewer there are, the fewer calls a batch is. 48 are as many for each of 2, 3, 4,
-// 6, 8, 12, 16 or 24 masters, and enough for those of most Clusters.
+// partitions is the number of hash tags that all token buckets share, and so of slots of a Cluster.
+// A script call has keys of one slot only, so it makes the decisions of a batch about one
+// partition: the fewer there are, the fewer calls a batch is. 48 partitions divide evenly among 2,
+// 3, 4, 6, 8, 12, 16 or 24 masters, and are enough for the masters of most Clusters.
 const partitions = 48
 
 // partitionTags are the hash tags. Their slots divide all slots evenly, in this order, to within 4.
@@ -87,8 +88,8 @@ const (
 	bucketHashSize   = tagSize - 1 // 126 bits; with a prefix of two bytes, Redis stores a key in 32
 )
 
-// bucketTag is the common start of the Redis keys of a key's buckets: the hash tag of its home's
-// partition, and a hash of its own, which for a key in the home of another one is of both.
+// bucketTag is the common start of the Redis keys of a key's buckets: the hash tag of the partition
+// of its home, and a hash of the key. For a key in the home of another one, it is a hash of both.
 type bucketTag struct {
 	text      [64 + len(":t:{") + partitionTagSize + len("}") + tagSize]byte
 	size      int
@@ -148,8 +149,8 @@ func (s *Store) hash(name, key string) (tag [tagSize]byte) {
 	return tag
 }
 
-// sum returns the hash of a mechanism's name and a key, within something with another hash if there
-// is one.
+// sum returns the hash of a mechanism's name and a key. If within is not nil, it is another hash
+// that the result depends on, too.
 func (s *Store) sum(within []byte, name, key string) [sha256.Size]byte {
 	var room [128]byte // most fit, and need no allocation
 	size := uint64(len(name))

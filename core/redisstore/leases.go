@@ -20,8 +20,8 @@ const recordLife = time.Hour
 var _ store.Leases = (*Store)(nil)
 
 // AcquireLease implements store.Leases: one script call, and before the first one a check of the
-// server's eviction policy. A script ends at most 128 holds that have run out: for a request that
-// does not queue, it is called again while more of them are in the way.
+// server's eviction policy. A script ends at most 128 holds that have run out. For a request that
+// does not queue, it is called again while more of them remain.
 func (s *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	if s.hooks.Begun() {
 		return store.LeaseReply{}, store.ErrClosed
@@ -45,7 +45,7 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 	return s.waiting.Await(ctx, req, s.leaseKeys(req.Name, req.Key))
 }
 
-// moreToEnd is the time until the first hold ends if more have run out than a call ends.
+// moreToEnd is the reply's time until the first hold ends if holds that have run out remain.
 const moreToEnd = time.Microsecond
 
 // leaseReply is a reply with the number of replicas that have confirmed it.
@@ -102,7 +102,7 @@ func (s *Store) newAcquireCall(req *store.LeaseRequest, keys *leaseKeys) *acquir
 	return c
 }
 
-// acquireLease requests a lease, or asks for it again.
+// acquireLease requests a lease, or repeats the request for it.
 func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, keys leaseKeys) (waiting.Reply, error) {
 	c := s.newAcquireCall(&req, &keys)
 	st := script.Step{Call: acquireLease.Call(c.keys[:], c.args[:]...), Operation: opAcquireLease, Begins: true, Grants: true}
@@ -200,7 +200,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 	return outcomes, err
 }
 
-// releaseCall is as acquireCall.
+// releaseCall has the arguments of a call in one allocation: see acquireCall.
 type releaseCall struct {
 	keys          leaseKeys
 	id, tombstone string

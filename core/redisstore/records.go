@@ -28,11 +28,12 @@ import (
 //	110-113   status
 //	114-126   the slice of time in which its scope counts it: see scope.lua
 //	127-142   when it was created, µs of the server's clock
-//	143-158   when it was last changed, but for renewals
+//	143-158   when it was last changed, except by renewals, µs of the server's clock
 //	159       "1" if processes await the end of the attempt
 //	160-162   size of the holder
 //	163-      the holder; then the data; of an attempt in flight, the highest Seq of its marks, 10 digits,
 //	          and the recorded steps: the sizes of the name and of the data, 3 and 7 digits, and both
+//
 // It expires after the retention, not with a lease. The records of a scope share a hash tag, and so
 // a slot of a Cluster, with the counts of the scope.
 
@@ -41,9 +42,11 @@ const abandonedFor = time.Minute
 
 const ofRecords = ":g:{"
 
-// operationKeys are the keys of a step: the record; the tombstone of an abandoned attempt, if the
-// step needs it; the inboxes that await the end of an attempt, likewise; and the counts of the scope,
-// if there is one. A record's key ends in the name of its guard, by which a listing finds it.
+// operationKeys are the keys of a step:
+//   - the record, whose key ends in the name of its guard, by which a listing finds it;
+//   - the tombstone of an abandoned attempt, if the step needs it;
+//   - the inboxes that await the end of an attempt, if the step needs them;
+//   - the counts of the scope, if there is one.
 type operationKeys struct {
 	all [4]string
 	n   int
@@ -91,8 +94,8 @@ func (s *Store) recordKey(ref *store.OperationRef) string {
 	return keys.all[0]
 }
 
-// maxInline is the maximum size of a result in the reply to begin. A larger one is read by a second
-// call, with a timeout for its size, so that it does not delay other steps.
+// maxInline is the maximum size of a result in the reply to begin, in bytes. A larger one takes a
+// second call, with a timeout for its size, so that it does not delay other steps.
 const maxInline = 16 << 10
 
 // BeginOperation implements store.Records: one script call, and before the first one a check of the
@@ -135,14 +138,14 @@ func (s *Store) newBeginCall(req *store.BeginRequest) *beginCall {
 	return c
 }
 
-// sized returns a holder as the record has it.
+// sized returns a holder as in the record: its size in 3 digits, and the holder.
 func sized(holder string) string {
 	holder = holder[:min(len(holder), store.MaxHolder)]
 	var room [3 + store.MaxHolder]byte
 	return string(append(appendDigits(room[:0], len(holder), 3), holder...))
 }
 
-// appendDigits appends the last digits of a number, which is not negative, with zeros before it.
+// appendDigits appends the last digits of a number that is not negative, padded with zeros.
 func appendDigits(text []byte, n, digits int) []byte {
 	for range digits {
 		text = append(text, '0')
@@ -188,8 +191,8 @@ var outcomes = map[string]store.BeginOutcome{
 	"mismatched": store.Mismatched, "undecided": store.Undecided, "refused": store.Refused, "full": store.ScopeFull,
 }
 
-// settledHead is the size of the state, the number of the attempt and the status before the size of a
-// result and the result.
+// settledHead is the size in bytes of the fields before the size of a result: the state, the number
+// of the attempt, and the status.
 const settledHead = 1 + 8 + 4
 
 func readBeginReply(reply any) (b beginReply, err error) {

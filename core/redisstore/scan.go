@@ -11,13 +11,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore/internal/script"
 )
 
-// maxInspected is how many records a listing inspects at a time.
+// maxInspected is the maximum of records that a listing inspects at a time.
 const maxInspected = 100
 
-// list yields the states of all records whose keys match a pattern and are known to nameOf, as
-// inspected by scripts. It scans all keys of every master, a hundred at a time, since more delay
-// other calls, and inspects as many records. Damaged ones are omitted. read reports whether to yield
-// a reply.
+// list yields the states of all records whose keys match a pattern and have a name by nameOf. It
+// scans all keys of every master, a hundred at a time, since more would delay other calls, and
+// inspects as many records at a time by scripts. Damaged records are omitted. read reads a reply,
+// and reports whether to yield it.
 func list[N, T any](
 	ctx context.Context, s *Store, pattern string, nameOf func(key string) (N, bool),
 	inspect func(N) script.Call, read func(name N, reply any) (T, bool, error),
@@ -58,7 +58,7 @@ func list[N, T any](
 	}
 }
 
-// scan yields what nameOf returns for the keys of one master, up to a hundred at a time.
+// scan yields the names, by nameOf, of the keys of one master, up to a hundred at a time.
 func scan[N any](
 	ctx context.Context, s *Store, master redis.Cmdable, pattern string, nameOf func(key string) (N, bool),
 ) iter.Seq2[[]N, error] {

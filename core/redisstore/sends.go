@@ -2,8 +2,9 @@ package redisstore
 
 import "sync/atomic"
 
-// sends is an argument of a script: "1" if the call may have been carried out before, since it was
-// sent before, and "0" otherwise. The client marshals an argument each time that it sends it.
+// sends counts the transmissions of a script call. It is an argument of the call: "0" in the first
+// transmission, and "1" in later ones, which may be repeats of a call that has been carried out.
+// The client marshals an argument for each transmission.
 type sends struct{ n atomic.Int32 }
 
 var firstSend, repeatedSend = []byte("0"), []byte("1")

@@ -40,24 +40,27 @@ import (
 // possibly large reply, has the timeout again for each MiB. The cancellation of a context while
 // Redis does not reply takes effect at the next deadline, the store's or its own.
 //
-// Concurrent calls are batched: decisions of token buckets in one script call, everything else in a
+// Concurrent calls are batched: decisions of token buckets in one script call, other calls in a
 // pipeline. In a burst, a call for a lock, a permit or an operation may be queued in the client;
 // that time does not count against the timeout while Redis is replying, up to three times the
 // timeout. If Redis does not reply, the call fails within one and a half times the timeout.
 //
-// Each node has a circuit breaker, which opens on what a new connection says. It opens with the
-// first call that is refused a connection. A call that fails otherwise, or has no reply for half of
-// the timeout, has the node probed by a script that writes, on a connection of the probe's own; the
-// breaker opens if the probe is refused, or has no reply for the timeout. So a node that hangs
-// costs each caller two calls at most, of the timeout each. While the breaker is open, calls fail
-// at once, and the node is probed every 250 ms. Only calls that finish something, such as releases,
-// are still tried. If the node refuses writes alone, Inspect, List and Peek are tried, too. While
-// calls to a Cluster fail, the store refreshes its map once a second, to find a replica that has
-// taken over.
+// Each node has a circuit breaker, which opens on the evidence of a new connection:
+//   - The first call that is refused a connection opens it.
+//   - A call that fails otherwise, or has no reply for half of the timeout, causes a probe of the
+//     node: a script that writes, on a connection of its own. If the probe is refused, or has no
+//     reply for the timeout, the breaker opens.
 //
-// If the probe works, and a pooled connection led to a server that takes no writes, or none of the
-// pool was heard since one fell silent, the store closes the connections that are older than the
-// probe, also the application's, and sends again what may be sent again.
+// So a node that hangs costs each caller two calls at most, of the timeout each. While the breaker
+// is open, calls fail at once, and the node is probed every 250 ms. Only calls that finish
+// something, such as releases, are still tried. If the node refuses only writes, Inspect, List and
+// Peek are tried, too. While calls to a Cluster fail, the store refreshes its map once a second, to
+// find a replica that has taken over.
+//
+// If the probe works, the pooled connections may be stale. The store closes those that are older
+// than the probe, including the application's, and repeats requests that may be sent twice, if
+//   - a pooled connection led to a server that takes no writes, or
+//   - a pooled connection fell silent, and none of the pool has received data since.
 //
 // After the first request for a lock, a store keeps one connection for the channel of its pushes,
 // "lk:inbox:" and a random text. If an ACL forbids that, or PUBLISH in scripts, a hand-off takes up
@@ -124,9 +127,9 @@ func WithSecret(secret []byte) Option {
 }
 
 // WithoutDenialCache sends every decision to Redis. Without this option, a denied key is denied
-// again from a local cache until Redis could decide otherwise, and for at most a second: resets by
-// other processes, and what they give back, take that long to be seen. The cache has up to 65,536
-// keys. Tests that change the server's clock need this option too.
+// again from a local cache until Redis could decide otherwise, and for at most a second. So resets
+// by other processes, and tokens that they give back, take up to a second to have an effect. The
+// cache has up to 65,536 keys.
 func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = true } }
 
 // WithLogger sets the logger for outages of Redis and their end, damaged records, and
@@ -143,8 +146,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 
 // New returns a store on client. The caller closes the client, after the store. New sends nothing
 // yet. A *redis.Client, or that of a Cluster's node, gets a hook that watches its dials and its
-// connections, so that an unreachable server and stale connections are noticed at once; after Close
-// the hook does nothing. Idle connections from before are closed, since nobody watches them.
+// connections, so that the store notices an unreachable server and stale connections at once. After
+// Close the hook does nothing. Idle connections from before are closed, since the hook does not
+// watch them.
 //
 // It returns an error for an option out of its range, and for a client that is nil, does not have
 // ContextTimeoutEnabled, or is neither a *redis.Client nor a *redis.ClusterClient. A Ring is
@@ -189,8 +193,8 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// checkClient returns the settings of a client that the store uses, or why it cannot use the
-// client.
+// checkClient returns the settings of a client that the store uses, or an error for a client that
+// it cannot use.
 func checkClient(client redis.UniversalClient) (poolSize int, readTimeout time.Duration, err error) {
 	var obeys bool
 	switch client := client.(type) {

@@ -15,7 +15,7 @@ import (
 // decision is a decision, or a settlement, that may be batched with others.
 type decision struct {
 	batch.Queued
-	times   int64            // how often the costs are charged at most, or settles
+	times   int64            // how often the costs are charged at most; or settles
 	charges [][]store.Charge // of each request
 	keys    []string         // of the charges' buckets
 	reply   store.TakeReply
@@ -52,8 +52,8 @@ func decisionsOf(n *script.Node) *batch.Batcher[*decision] {
 	return n.Attached.(*batch.Batcher[*decision])
 }
 
-// TakeTokens implements store.Buckets: one script call, or a part of a batch, or none for a denial
-// from the cache, which has those of single requests.
+// TakeTokens implements store.Buckets: one script call, or a part of a batch, or no call for a
+// denial from the cache, which has denials of single requests.
 func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
 	if err := s.begins(ctx); err != nil {
 		return store.TakeReply{}, err
@@ -110,7 +110,7 @@ func (s *Store) ask(d *decision, r *store.TokenRequest) {
 }
 
 // oneSlot returns an error if a Cluster may keep the buckets of several requests in several slots.
-// The hash of a key may be that of another by chance, which must not decide.
+// It compares homes: their slots may be the same by chance, and the result must not depend on that.
 func (s *Store) oneSlot(r *store.TokenRequest, more []store.TokenRequest) error {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster {
 		for i := range more {
@@ -131,7 +131,7 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.T
 	return reply, err
 }
 
-// begins returns why the store does not begin a call.
+// begins returns the reason not to begin a call, or nil.
 func (s *Store) begins(ctx context.Context) error {
 	if s.hooks.Begun() {
 		return store.ErrClosed
@@ -147,11 +147,11 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 	}
 	hold := script.Step{Call: holdTokens.Call(s.appendBucketKeys(nil, &r), holdArgs(r.Charges, d)...), Operation: opHoldTokens}
 	_, err := script.Run(ctx, s.redis, hold, func(r script.Reply) (int, error) { return script.Int(r.Value) })
-	s.denials.Remove(r.Limiter, r.Key) // so that the next one tells of the hold
+	s.denials.Remove(r.Limiter, r.Key) // so that the next denial reports the hold
 	return err
 }
 
-// longestHold is what scripts/lib/bucket.lua accepts, in µs.
+// longestHold is the longest hold that scripts/lib/bucket.lua accepts, in µs.
 const longestHold = 9e15
 
 func holdArgs(charges []store.Charge, d time.Duration) []any {

@@ -59,8 +59,8 @@ func sendDecisionsByPartition(ctx context.Context, n *script.Node, batch []*deci
 	return replied
 }
 
-// sendEach makes decisions in one pipeline with a call for each part. It returns those of parts
-// with keys on two nodes, which have not been made.
+// sendEach makes decisions in one pipeline with a call for each part. It returns the decisions of
+// parts with keys on two nodes, which have not been made.
 func sendEach(ctx context.Context, n *script.Node, parts [][]*decision) (replied bool, torn []*decision) {
 	var (
 		calls = make([]script.Call, len(parts))
@@ -151,7 +151,7 @@ func (d *decision) hasPlanOf(other *decision) bool {
 	})
 }
 
-// argsOfCharge is how many arguments a charge has.
+// argsOfCharge is the number of arguments for a charge.
 const argsOfCharge = 5
 
 // appendPlan appends the arguments for a decision.
@@ -180,7 +180,7 @@ func periodText(p *store.Period) string {
 // readDecisions splits the script's reply into one for each decision.
 func readDecisions(reply any, decisions int) ([]any, error) {
 	replies, ok := reply.([]any)
-	if !ok && decisions == 1 { // in short
+	if !ok && decisions == 1 { // the short form of a list
 		return []any{reply}, nil
 	}
 	if !ok || len(replies) != decisions {
@@ -189,8 +189,8 @@ func readDecisions(reply any, decisions int) ([]any, error) {
 	return replies, nil
 }
 
-// readDecision reads one of those replies. Its short form is the debts, of which the first is -1
-// less itself after a denial.
+// readDecision reads the reply of one decision. Its short form is the debts, of which the first is
+// -1 less the debt after a denial.
 func readDecision(reply any, charges int) (store.TakeReply, error) {
 	list, ok := reply.([]any)
 	if !ok && charges == 1 {
@@ -223,9 +223,11 @@ func readShortDecision(debts []any) (store.TakeReply, error) {
 	return take, nil
 }
 
-// readLongDecision reads the long form: how often it was charged, for how many microseconds the
-// buckets are held, each debt in microseconds and remaining nanoseconds, and, if one is of a
-// calendar, for how many microseconds each one's period lasts.
+// readLongDecision reads the long form:
+//   - how often it was charged;
+//   - for how many microseconds the buckets are held;
+//   - each debt, in microseconds and remaining nanoseconds;
+//   - if a bucket is of a calendar, for how many microseconds the period of each lasts.
 func readLongDecision(reply []any, charges int) (store.TakeReply, error) {
 	r := &script.Reader{Left: reply}
 	take := store.TakeReply{Taken: r.Number(), Held: r.Micros(), Debts: store.MakeDebts(charges)}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxInboxes is how many processes are told of the end of an attempt. Others check.
+// maxInboxes is the maximum of processes that get a push when an attempt ends. Others check.
 const maxInboxes = 64
 
 // AwaitOperation implements store.Records. It waits for a push, and checks every three seconds, and
@@ -109,5 +109,5 @@ func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) 
 	})
 }
 
-// resolveOutcomes are what the script returns, by number.
+// resolveOutcomes are the outcomes by the number that the script returns.
 var resolveOutcomes = [...]store.ResolveOutcome{store.Resolved, store.RecordChanged, store.RecordInUse, store.RecordResolved}

@@ -1,17 +1,27 @@
 -- Grants a lease, or queues a request for it.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     ID and process; TTL in µs; number of fences; the rest of the hold's text from the TTL on; ms for which the
---          record is kept; the length of the key's name and the name, as in the record; what is needed to queue,
---          separated by spaces: "1" to queue, capacity less reserve, reserve, maximum of earlier waiters or 0, place or
---          0, the process's token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat,
---          ms for which an idle record is kept, start of the processes' channels
+-- ARGV[1]  ID and process
+-- ARGV[2]  TTL in µs
+-- ARGV[3]  number of fences
+-- ARGV[4]  the rest of the hold's text, from the TTL on
+-- ARGV[5]  ms for which the record is kept
+-- ARGV[6]  the length of the key's name and the name, as in the record
+-- ARGV[7]  the needs of the queue, separated by spaces: "1" to queue or "0", capacity less reserve,
+--          reserve, maximum of earlier waiters or 0, place or 0, the process's token, "P" if it has
+--          a subscription or "-", µs until it counts as dead without a heartbeat, ms for which an
+--          idle record is kept, start of the processes' channels
+-- ARGV[8]  unused: by it the client counts how often it sends the call
 --
--- Returns "first fence, last fence" if granted, with " µs until it ends, place" if it was granted before; {"withdrawn"};
--- or {"queued", "taken" or "full", a holder's label, µs until the request may be granted, weight in use, number of other
--- waiters, place, µs until the first hold ends}.
+-- Returns one of
+--   - "first fence, last fence" if granted, with " µs until it ends, place" if it was granted
+--     before;
+--   - {"withdrawn"};
+--   - {"queued", "taken" or "full", a holder's label, µs until the request may be granted, weight
+--     in use, number of other waiters, place, µs until the first hold ends}.
 --
--- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the holder.
+-- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns the
+-- holder.
 
 --#include integers lease_record
 
@@ -40,12 +50,13 @@ local queue, limit, reserve, most, place, token, pushed, lasts, linger, channels
 weight, limit, reserve, most, place = tonumber(weight), tonumber(limit), tonumber(reserve), tonumber(most), tonumber(place)
 lasts, linger, queue = tonumber(lasts), tonumber(linger), queue == '1'
 
--- There is one hold, and the request has to wait: because it does not fit, or behind the last waiter.
+-- There is one hold, and the request has to wait, since it does not fit, or behind the last waiter.
 local size, at
 largest, size, at = string.match(record, '^L3(%d+):(%d+):()')
 if largest and queue and place == 0 then
   local seen, kept, stale, soonest, used, limits, longest, cutoff, number, holds, places, processes, from = string.match(record, COUNTS, at + size)
-  local _, _, ends, _, length, _, _, labelled, rest = string.match(record, HOLD, from and from + NAMES) -- nil if it is damaged
+  -- rest is nil if the hold is damaged.
+  local _, _, ends, _, length, _, _, labelled, rest = string.match(record, HOLD, from and from + NAMES)
   local final = redis.call('ZREVRANGE', KEYS[2], 0, 0)[1]
   local known, before = redis.call('HGET', KEYS[3], 'q' .. id), redis.call('HGET', KEYS[4], me)
   local t = redis.call('TIME')
@@ -116,7 +127,7 @@ local function granted(h)
   return string.format(PAIR .. ' %.0f %.0f', h.first, h.last, h.ends - S.now, h.place)
 end
 
--- remaining returns how long it takes until enough holds end for the request, and the label of one of them.
+-- remaining returns the time until enough holds end for the request, and the label of one of them.
 local function remaining()
   if S.only then
     return S.only.ends - S.now, S.only.label
@@ -169,7 +180,7 @@ if waiting then -- a repeat: its capacity may have changed
   S.freed = true
   S.admit(me)
   mine = S.hold_of(id)
-  if mine then -- this reply says so, too
+  if mine then -- the reply reports the grant, too
     S.extend(mine, span)
     return granted(mine)
   end
@@ -180,7 +191,8 @@ if place > 0 then -- it is queued anew
   queue, most = true, 0
 end
 S.admit(me)
-local clear, ahead = true, S.used -- ahead has the weights of all that hold or stand before it
+-- ahead has the weights of all holds, and of the waiters before the request.
+local clear, ahead = true, S.used
 if clear and S.crowd and S.crowd.places > 0 then
   local to = '(' .. string.format(PLACE, reserve, place > 0 and place or NEVER)
   local before = redis.call('ZREVRANGEBYLEX', KEYS[2], to, '[q', 'LIMIT', 0, 1)[1]

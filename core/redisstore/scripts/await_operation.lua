@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  the inboxes, a zset
--- ARGV     inbox, TTL of the registration in ms, maximum of inboxes: others are not told
+-- ARGV     inbox, TTL of the registration in ms, maximum of inboxes: others get no push
 --
 -- Returns the rest of the lease in µs, or 0 if no attempt is in flight.
 --
@@ -22,7 +22,7 @@ end
 if redis.call('ZCARD', KEYS[2]) < tonumber(ARGV[3]) then
   local added = redis.pcall('ZADD', KEYS[2], 0, ARGV[1])
   if type(added) == 'table' then
-    return string.find(added.err, 'OOM', 1, true) and left or added -- at full memory, the process is not told
+    return string.find(added.err, 'OOM', 1, true) and left or added -- at full memory, the process gets no push
   elseif r.watched == '0' then
     redis.call('SETRANGE', KEYS[1], 158, '1')
   end

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Heartbeats of a process for the keys that it waits for. They end what has run out, and create nothing.
+-- Heartbeats of a process for the keys that it waits for. They end holds that have run out, and
+-- create nothing.
 --
 -- KEYS     as in lib/lease.lua, for each key
--- ARGV     as in beat_leases.lua; start of the processes' channels; for each key ms for which an idle record is kept, and
---          "1" to remove the process's waiters or "0"
+-- ARGV     as in beat_leases.lua; start of the processes' channels; for each key ms for which an
+--          idle record is kept, and "1" to remove the process's waiters or "0"
 --
 -- Returns for each key the number of the process's waiters, and µs until the first hold ends.
 
@@ -31,6 +32,7 @@ for i = 1, #KEYS / 5 do
     S.save(tonumber(ARGV[4 + 2 * i]))
   end
   reply[2 * i - 1] = p and p.places or 0
-  reply[2 * i] = S.only and S.only.ends - S.now or S.crowd and S.crowd.holds > 0 and math.max(S.crowd.soonest - S.now, 1) or 0 -- 1 if more is to be ended
+  -- 1 µs if more holds have run out.
+  reply[2 * i] = S.only and S.only.ends - S.now or S.crowd and S.crowd.holds > 0 and math.max(S.crowd.soonest - S.now, 1) or 0
 end
 return reply

@@ -1,12 +1,19 @@
 #!lua flags=allow-oom
--- Heartbeats of a process for many keys. They do what is usual, and leave other keys to beat_lease.lua.
+-- Heartbeats of a process for many keys. They cover the usual case, and leave other keys to
+-- beat_lease.lua.
 --
 -- KEYS     the first and the fourth of lib/lease.lua, for each key
--- ARGV     process, its token, "P" if it has a subscription or "-", µs until it counts as dead without a heartbeat
+-- ARGV     process, its token, "P" if it has a subscription or "-", µs until it counts as dead
+--          without a heartbeat
 --
--- Returns for each key the number of the process's waiters, and µs until the first hold ends, or -1 and 0 if more may be
--- to do: something has run out or is to be extended, the process is unknown, or there may be room for a waiter. That other
--- keys were lost is found by the next step of another kind.
+-- Returns for each key the number of the process's waiters, and µs until the first hold ends; or -1
+-- and 0 if the key needs beat_lease.lua:
+--   - a hold or a process has run out;
+--   - the expiry of the keys is to be extended;
+--   - the process is unknown;
+--   - there may be room for a waiter.
+--
+-- The next step of another kind finds out if other keys of the state were lost.
 
 --#include integers lease_record lease_queue
 
@@ -16,7 +23,8 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local alive = string.format(TIMES, now + lasts, lasts, now)
 
--- beat returns the reply, or nothing if more may be to do. A time of the state after now says that the clock stepped back.
+-- beat returns the reply, or nothing if the key needs more. If a time of the state is after now,
+-- the clock stepped back.
 local function beat(record, processes)
   local size, at = match(record, '^L[23ab]%d+:(%d+):()')
   local seen, kept, stale, soonest, used, limit = match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):', at and at + size)

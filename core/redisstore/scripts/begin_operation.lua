@@ -3,15 +3,18 @@
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  the owner's tombstone: its attempt was abandoned
 -- KEYS[3]  the counts of the scope, if there is one; see scope.lua
--- ARGV     owner, fingerprint, lease in µs, retention in ms, what to do about an unknown outcome ("rerun",
---          "reconcile" or ""), maximum of records in the scope (0: unlimited), maximum of data in the reply in bytes,
---          the holder and before it its size, 3 digits
+-- ARGV     owner, fingerprint, lease in µs, retention in ms, the action for an unknown outcome
+--          ("rerun", "reconcile" or ""), maximum of records in the scope (0: unlimited), maximum of
+--          data in the reply in bytes, the holder and before it its size, 3 digits
 --
--- Returns the number of a new attempt, which took nothing over; the text of a result: its state, the number of the attempt
--- and the status as in the record, its size, a colon, and the result, unless it is too large for the reply; or a list: the
--- outcome, the number of the attempt, and the rest of its lease in µs if it is busy, the time until the first record expires
--- if the scope is full, the steps and the effects if an attempt took over, and after these the number of the scope's records
--- if they were added up for a new one.
+-- Returns one of
+--   - the number of a new attempt, which took nothing over;
+--   - the text of a result: its state, the number of the attempt and the status as in the record,
+--     its size, a colon, and the result, unless it is too large for the reply;
+--   - a list: the outcome and the number of the attempt; then the rest of its lease in µs if it is
+--     busy; the time in µs until the first record expires if the scope is full; or the steps and
+--     the effects if an attempt took over or is repeated, and after these the number of the scope's
+--     records if they were added up for a new one.
 --
 -- It declares no flags: a server that refuses writes, since its memory is full or its disk fails,
 -- refuses a script with flags before it has read anything. This one fails only at its first write,

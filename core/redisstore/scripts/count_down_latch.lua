@@ -1,9 +1,10 @@
 -- Adds a participant to a latch.
 --
 -- KEYS[1]  the participants, a set
--- KEYS[2]  the waiters, a zset: "<count> <inbox>" -> end of the registration, µs of the server's clock
--- ARGV     participant, TTL of the latch in ms, maximum of participants, the message to waiters whose
---          count is reached
+-- KEYS[2]  the waiters, a zset: "<count> <inbox>" -> end of the registration, µs of the server's
+--          clock
+-- ARGV     participant, TTL of the latch in ms, maximum of participants, the message to waiters
+--          whose count is reached
 --
 -- Returns the size of the set, or -1 if it is full.
 --

@@ -2,8 +2,8 @@
 -- Reduces the weight of a hold.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     ID, first fence, TTL in µs, weight, process, ms for which an idle record is kept, start of the processes'
---          channels
+-- ARGV     ID, first fence, TTL in µs, weight, process, ms for which an idle record is kept, start
+--          of the processes' channels
 --
 -- Returns 1, or 0 if it is not held.
 

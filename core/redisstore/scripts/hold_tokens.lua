@@ -1,9 +1,9 @@
--- Holds buckets: nothing is charged to them until the hold ends, but settlements. Buckets that are held for longer
--- stay so, and debts are not changed, so that it may run twice.
+-- Holds buckets: until the hold ends, nothing is charged to them except by settlements. A bucket
+-- that is held for longer stays so, and debts are not changed, so the script may run twice.
 --
 -- KEYS  the buckets
--- ARGV  for how long, in µs; for each bucket, for one without debt, the interval in which a token comes back in ns, or @0
---       for one of a calendar
+-- ARGV  for how long, in µs; for each bucket the interval that it gets if it has none, in which a
+--       token comes back, in ns, or @0 for a bucket of a calendar
 
 --#include integers bucket_constants
 

@@ -4,9 +4,9 @@
 -- KEYS     as in lib/lease.lua
 -- ARGV     how many of each to list
 --
--- Returns {the key or nothing, weight in use, number of waiters, number of listed holders; for each first fence, last
--- fence, weight, label, µs since it was granted, µs until it ends; for each listed waiter weight, reserve, label, µs
--- since it joined the queue}.
+-- Returns {the key or nothing, weight in use, number of waiters, number of listed holders; for each
+-- listed holder first fence, last fence, weight, label, µs since it was granted, µs until it ends;
+-- for each listed waiter weight, reserve, label, µs since it joined the queue}.
 
 --#include integers lease_record lease_queue lease
 

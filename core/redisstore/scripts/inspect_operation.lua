@@ -2,10 +2,12 @@
 -- Returns the record of an operation, for an operator.
 --
 -- KEYS[1]  the record; records.go has its layout
--- ARGV     "1" to return only one whose outcome is unknown, or whose attempt has died and may have had effects
+-- ARGV     "1" to return only one whose outcome is unknown, or whose attempt has died and may have
+--          had effects
 --
--- Returns {""}, or {state, number of the attempt, effects, µs since it was created, µs since it was changed, rest of the
--- lease in µs, ms until it expires, status, bytes of data, its version, the holder, name of a step, ...}.
+-- Returns {""}, or {state, number of the attempt, effects, µs since it was created, µs since it was
+-- changed, rest of the lease in µs, ms until it expires, status, bytes of data, its version, the
+-- holder, name of a step, ...}.
 
 --#include record
 

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Records what the attempt in flight may have done, unless a later mark has been recorded.
+-- Records the possible effects of the attempt in flight, unless a later mark has been recorded.
 --
 -- KEYS[1]  the record; records.go has its layout
 -- ARGV     owner, effects as in the record, Seq of the mark (10 digits)

@@ -2,18 +2,21 @@
 -- Ends a hold or withdraws a request, and refuses a delayed acquire of its ID.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     ID; first fence of the hold, or 0 if none is known; ms for which an idle record is kept; "1" to leave a
---          tombstone, "-" to end only a hold with this fence; "1" if an earlier call may have been carried out; process,
---          and start of the processes' channels
+-- ARGV     ID; first fence of the hold, or 0 if none is known; ms for which an idle record is kept;
+--          "1" to leave a tombstone, "-" to end only a hold with this fence, or "0"; "1" if an
+--          earlier call may have been carried out, or "0"; process, and start of the processes'
+--          channels
 --
--- Returns 1 if it was held with this fence, 0 if not, 2 if it was not but the earlier call may have ended it.
+-- Returns 1 if it was held with this fence, 0 if not, 2 if it was not held but the earlier call may
+-- have ended it.
 
 --#include integers lease_record
 
 local id, fence = ARGV[1], ARGV[2]
 local record = redis.call('GET', KEYS[1]) or ''
 local largest, size, at = string.match(record, '^L1(%d+):(%d+):()')
-if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) == id then -- the only hold, without waiters
+-- The only hold, without waiters.
+if largest and ARGV[4] == '0' and string.sub(record, at + size, at + size + 21) == id then
   local first, ends = string.match(record, '^(%d+):%d+:(%d+):', at + size + NAMES)
   if first and (fence == first or fence == '0') then
     local t = redis.call('TIME')
@@ -59,7 +62,7 @@ if from and ARGV[4] == '0' and string.sub(record, from, from + 21) == id then
     elseif alive then
       alive = tonumber(till) > now
     end
-    -- Another one may fit beside it only if it leaves room.
+    -- If it leaves no room, no other waiter fits beside it.
     if alive and weight <= tonumber(limit) and weight >= limits then
       local short = math.min(GRANT, span)
       local one, final = fences(largest, now, wanted)
@@ -138,6 +141,6 @@ if ARGV[4] == '1' then
   redis.call('PEXPIRE', KEYS[5], string.format(INT, LATE_FOR / 1000 + 1000))
   S.late = true
 end
-S.admit('') -- the reply does not tell the caller of its grants
+S.admit('') -- the reply has no grants for the caller
 S.save(linger)
 return answer

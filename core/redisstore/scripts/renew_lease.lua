@@ -2,8 +2,8 @@
 -- Extends a hold that has not expired, or verifies it.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     ID; first fence; TTL in µs, or 0 to verify; ms for which an idle record is kept; start of the processes'
---          channels
+-- ARGV     ID; first fence; TTL in µs, or 0 to verify; ms for which an idle record is kept; start
+--          of the processes' channels
 --
 -- Returns 1, or 0 if it is not held.
 

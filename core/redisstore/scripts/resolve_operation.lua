@@ -3,10 +3,11 @@
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  the inboxes that await the end of an attempt
 -- KEYS[3]  the counts of the scope, if there is one; see scope.lua
--- ARGV     owner; version, or "" for that of the owner; state (C, N, or F: it has not happened); status, 4 digits; data;
---          retention in ms
+-- ARGV     owner; version, or "" for that of the owner; state (C, N, or F: it has not happened);
+--          status, 4 digits; data; retention in ms
 --
--- Returns 0 if it is resolved, 1 if the record has changed, 2 if its lease has not ended, 3 if its outcome is known.
+-- Returns 0 if it is resolved, 1 if the record has changed, 2 if its lease has not ended, 3 if its
+-- outcome is known.
 --
 -- It declares no flags, for the reason in begin_operation.lua.
 

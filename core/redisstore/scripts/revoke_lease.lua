@@ -2,8 +2,8 @@
 -- Ends the hold that has a fence, and pushes that to its holder.
 --
 -- KEYS     as in lib/lease.lua
--- ARGV     fence, ms for which an idle record is kept, "1" if an earlier call may have been carried out, start of the
---          processes' channels
+-- ARGV     fence, ms for which an idle record is kept, "1" if an earlier call may have been carried
+--          out, start of the processes' channels
 --
 -- Returns 1, or 0 if there is no such hold.
 

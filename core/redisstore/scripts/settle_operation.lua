@@ -4,8 +4,9 @@
 -- KEYS[1]  the record; records.go has its layout
 -- KEYS[2]  the inboxes that await the end of the attempt
 -- KEYS[3]  the counts of the scope, if there is one; see scope.lua
--- ARGV     owner, fingerprint, state (C, N or U), number of the attempt to status as in the record, retention in
---          ms, data, maximum of bytes of results in the scope (0: unlimited), the holder and before it its size, 3 digits
+-- ARGV     owner, fingerprint, state (C, N or U), number of the attempt to status as in the record,
+--          retention in ms, data, maximum of bytes of results in the scope (0: unlimited), the
+--          holder and before it its size, 3 digits
 --
 -- Returns 1, or 0 if another attempt has taken over.
 

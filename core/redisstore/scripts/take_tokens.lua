@@ -1,20 +1,31 @@
--- Makes decisions (GCRA) and settlements, one after the other, each of which charges its buckets or none of them. One
--- that fails, as when a bucket is no bucket, fails alone.
+-- Makes decisions (GCRA) and settlements, one after the other. Each charges all of its buckets, or
+-- none. One that fails, for instance because a key has another type, fails alone.
 --
 -- KEYS  the buckets of decision 1, of decision 2, ...; a bucket may occur more than once
--- ARGV  the number of plans; for each plan how often its costs are charged at most, 0 if it is a settlement, the number
---       of its charges, and for each charge its cost, its capacity, its overdraft, the interval in which a token comes
---       back, all in ns, and 1 if a bucket of another interval counts as full, or 0, or for one of a calendar the begin,
---       the end and the next end of a period, in µs; then, if there are several plans, the number of each decision's plan
+-- ARGV  the number of plans; the plans; then, if there are several, the number of each decision's
+--       plan
 --
--- Returns for each decision {how often it was charged, for how many µs the buckets are held, µs of debt 1, ns of debt 1,
--- µs of debt 2, ...}: the debts as they are afterwards; if one is of a calendar, how many µs of each one's period are
--- left follow, or 0. A settlement was charged 0 times if a debt would have become too large. In short, if no bucket is
--- held or of a calendar, it is the ns of an only debt, or {ns of debt 1, ns of debt 2, ...}, the first one as -1 less
--- those instead of 0 times; or {error}. A list of one such number may be the number.
+-- A plan is
+--   - how often its costs are charged at most, or 0 if it is a settlement;
+--   - the number of its charges;
+--   - for each charge, all in ns, its cost, its capacity, its overdraft, and the interval in which
+--     a token comes back; and 1 if a bucket of another interval counts as full, or 0; or, for a
+--     bucket of a calendar, the begin, the end and the next end of a period, in µs.
 --
--- lib/bucket_constants.lua describes the value of a bucket. Lua counts integers exactly up to 2^53, which is 285 years in µs, and 104
--- days in ns: the capacities of most plans are less, and so are their debts.
+-- Returns for each decision one of
+--   - {how often it was charged, for how many µs the buckets are held, µs of debt 1, ns of debt 1,
+--     µs of debt 2, ...}, with the debts afterwards. If a bucket is of a calendar, for each one the
+--     µs until its period ends follow, or 0. A settlement was charged 0 times if a debt would have
+--     become too large.
+--   - in short, if no bucket is held or of a calendar: the ns of an only debt, or {ns of debt 1, ns
+--     of debt 2, ...}. If it was charged 0 times, the first one is -1 less the debt.
+--   - {error}.
+--
+-- A list of one number may be the number itself.
+--
+-- lib/bucket_constants.lua describes the value of a bucket. Lua counts integers exactly up to 2^53,
+-- which is 285 years in µs, and 104 days in ns: the capacities of most plans are less, and so are
+-- their debts.
 
 -- It declares no flags, for the reason in begin_operation.lua: at full memory it still returns
 -- debts and denials.
@@ -28,8 +39,9 @@ local EXACT = 2 ^ 53
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 
--- One decision or settlement of an only charge with an exact limit, to a bucket of the same interval that is not held, is
--- made before anything is set up that others need: it is decideOne, in line. An error is found by what follows.
+-- This is decideOne, in line, before the setup that other cases need: one decision or settlement of
+-- a single charge, with an exact limit, to a bucket of the same interval that is not held. After an
+-- error the code below decides.
 if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and #ARGV[8] == 1 and not KEYS[2] then
   local cost, cap, settles, interval = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[2] == '0', ARGV[7]
   local limit, debt = cap + tonumber(ARGV[6]), 0
@@ -55,8 +67,9 @@ if ARGV[1] == '1' and (ARGV[2] == '1' or ARGV[2] == '0') and ARGV[3] == '1' and 
   end
 end
 
--- Returns the debt of a bucket that is not held, in ns, or nothing if it may not be exact. One that is damaged has none.
--- It is more than the limit after a charge by a larger plan, and after the clock has stepped back.
+-- Returns the debt of a bucket that is not held, in ns, or nothing if it may not be exact. A
+-- damaged bucket has no debt. The debt exceeds the limit after a charge by a larger plan, and after
+-- the clock has stepped back.
 local function debtOf(value)
   local gone, ns = tonumber(sub(value, 1, 16)), tonumber(sub(value, 17, 19)) -- arithmetic may read 012 as octal
   local debt = gone and ns and (gone - now) * 1000 + ns or 0
@@ -76,8 +89,8 @@ local function save(key, debt, interval)
   return type(done) == 'table' and done.err
 end
 
--- Returns the short reply of a charge, and the debt that is to be written, if any. The capacity is infinite for a
--- settlement, and the limit, to which a settlement lowers the debt, includes the overdraft.
+-- Returns the short reply of a charge, and the debt to write, if any. The limit includes the
+-- overdraft. The capacity is infinite for a settlement, which lowers the debt to the limit.
 local function add(debt, cost, cap, limit)
   local sum = (debt > limit and cap > limit and limit or debt) + cost
   if cost == 0 then
@@ -92,8 +105,8 @@ local function add(debt, cost, cap, limit)
   return sum, sum
 end
 
--- Makes the decision that most are: one charge, with an exact limit, to a bucket of the same interval that is not held.
--- Returns nothing for others, and on an error: decideSafely finds it.
+-- Makes the most frequent decision: one charge, with an exact limit, to a bucket of the same
+-- interval that is not held. Returns nothing for others, and on an error, which decideSafely finds.
 local function decideOne(key, cost, cap, limit, interval)
   local value, debt = try('GET', key), 0
   if value then
@@ -112,8 +125,8 @@ local function decideOne(key, cost, cap, limit, interval)
   return reply
 end
 
--- Makes a decision of several charges, each like those of decideOne and to a bucket of its own, or nothing. Their
--- arguments begin at a position.
+-- Makes a decision of several charges, each as in decideOne and to a bucket of its own. Returns
+-- nothing for others. The arguments begin at a position.
 local function decideSeveral(first, at, n, settles)
   local debts, after, allowed = {}, {}, true
   for i = 1, n do
@@ -156,13 +169,13 @@ local function decideSeveral(first, at, n, settles)
   return debts
 end
 
--- Ordinary decisions of one plan do not wait until all that others need is set up.
+-- Ordinary decisions of one plan are made before the setup that others need.
 local times, replies = ARGV[2], {}
 if ARGV[1] == '1' and (times == '1' or times == '0') then
   local charges = tonumber(ARGV[3])
   if charges == #KEYS and charges > 1 then
     replies[1] = decideSeveral(1, 4, charges, times == '0')
-  elseif charges == 1 and not KEYS[16] then -- which decideAll makes
+  elseif charges == 1 and not KEYS[16] then -- decideAll makes more
     local cost, cap = tonumber(ARGV[4]), tonumber(ARGV[5])
     local limit = cap + tonumber(ARGV[6])
     local most = limit < EXACT and #ARGV[8] == 1 and (times == '1' and cap or math.huge)
@@ -204,8 +217,8 @@ local function exceeds(us, ns, most_us, most_ns)
   return us > most_us or us == most_us and ns > most_ns
 end
 
--- Returns a cost so many thousands and single times: exactly, if the product is a debt. Only costs of less than a µs are
--- charged more often than a number can count.
+-- Returns a cost times thousands and ones, exactly if the product is a debt. Only costs of less
+-- than 1 µs are charged more often than a number can count.
 local function multiply(c, thousands, ones)
   if thousands == 0 and ones == 1 then
     return c.us, c.ns
@@ -235,20 +248,21 @@ local function room(c, us, ns)
   end
 end
 
--- Returns when the period of a bucket ends that a charge finds in use: see store.Charge.Used.
+-- Returns the end of a bucket's period, if a charge finds the period in use: see store.Charge.Used.
 local function keeps(state, c)
   local ends, p = state.ends, c.period
   return ends and p and state.us + state.ns > 0 and ends - now <= p.both and ends
 end
 
--- Returns when the period of a charge's bucket ends: see store.Period.EndAt.
+-- Returns the end of the period of a charge's bucket: see store.Period.EndAt.
 local function endOf(state, c)
   local p = c.period
   local ends = now < p.begin and p.begin or now < p.ends and p.ends or p.next
   return keeps(state, c) or now - (now - ends) % p.both + p.both
 end
 
--- Returns the debt of a bucket as a charge counts it. That of another interval stays as many tokens, rounded up.
+-- Returns the debt of a bucket as a charge counts it. A debt of another interval stays as many
+-- tokens, rounded up.
 local function counted(state, c)
   local us, ns = state.us, state.ns
   if (state.ends or c.period) and not keeps(state, c) then
@@ -269,8 +283,8 @@ local function counted(state, c)
   return us, ns
 end
 
--- Returns the debts of buckets, given their states, after some charges of a plan's costs, in thousands and ones, and
--- whether they are allowed. The charges to a bucket add up.
+-- Returns the debts of buckets in these states after charges of a plan's costs, in thousands and
+-- ones, and whether the charges are allowed. The charges to a bucket add up.
 local function charge(first, plan, states, thousands, ones)
   local after, allowed = {}, true
   for i, c in ipairs(plan) do
@@ -302,8 +316,8 @@ local function charge(first, plan, states, thousands, ones)
   return after, allowed
 end
 
--- Charges KEYS[first] and those that follow by a plan, or none of them. Nothing is written before all has been
--- read.
+-- Charges KEYS[first] and the keys after it by a plan, or none of them. Nothing is written before
+-- all has been read.
 local function decide(first, plan)
   local states, held, refused = {}, 0, false
   local thousands, ones = plan.thousands, plan.ones
@@ -339,8 +353,8 @@ local function decide(first, plan)
   return reply
 end
 
--- Returns the error of a decision. That of a server that refuses to write for a reason other than its memory is one
--- of all decisions: nothing has been charged.
+-- Returns the error of a decision. If the server refuses writes for a reason other than its memory,
+-- it raises the error for all decisions: nothing has been charged.
 local function failed(err)
   local text = type(err) == 'table' and err.err or tostring(err)
   if string.find(text, 'READONLY ', 1, true) or string.find(text, 'NOREPLICAS ', 1, true) or string.find(text, 'MISCONF ', 1, true) then
@@ -354,7 +368,7 @@ local function decideSafely(first, plan)
   return ok and reply or failed(reply)
 end
 
-local plans, at, allQuick, several = {}, 2, true, false -- quick: what decideAll may decide
+local plans, at, allQuick, several = {}, 2, true, false -- quick: decideAll may decide it
 for p = 1, tonumber(ARGV[1]) do
   local times, plan = ARGV[at], {}
   for i = 1, tonumber(ARGV[at + 1]) do
@@ -386,14 +400,16 @@ for p = 1, tonumber(ARGV[1]) do
   allQuick, several = allQuick and plan.quick, several or #plan > 1
 end
 
--- Makes decisions that are quick, of buckets with these values. Every bucket is written once, after the last decision
--- about it; decisions about one of another interval, or that is held, are made one by one.
+-- Makes quick decisions, of buckets with these values. Every bucket is written once, after the last
+-- decision about it. Decisions about a bucket of another interval, or a held one, are made one by
+-- one.
 local function decideAll(values)
   local keys, alike, plan, n, first = KEYS, not plans[2], plans[1], 0, 1
-  local common, debts, intervals = plan[1].interval, {}, {} -- of buckets that are to be written, intervals if not common
+  -- debts are of the buckets that are to be written, intervals theirs if not common.
+  local common, debts, intervals = plan[1].interval, {}, {}
   local alone, replies, after = {}, {}, {}
 
-  -- Writes a bucket. An error is that of all decisions about it.
+  -- Writes a bucket. An error is the error of all decisions about it.
   local function finish(key, debt)
     local err = save(key, debt, intervals[key] or common)
     if not err then
@@ -411,7 +427,8 @@ local function decideAll(values)
     end
   end
 
-  -- Returns the debt of a decision's bucket as a charge counts it, or nothing if the decision is to be made alone.
+  -- Returns the debt of a decision's bucket as a charge counts it, or nothing if the decision is to
+  -- be made alone.
   local function owed(i, c)
     local key, value = keys[i], values[i]
     local debt = debts[key]
@@ -429,7 +446,7 @@ local function decideAll(values)
     return debtOf(value)
   end
 
-  -- Makes a decision of several charges, each to a bucket of its own, or returns nothing.
+  -- Makes a decision of several charges, each to a bucket of its own. Returns nothing for others.
   local function decideTogether()
     local reply, allowed = {}, true
     for i = 1, #plan do

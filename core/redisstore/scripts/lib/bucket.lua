@@ -1,7 +1,8 @@
--- Buckets as bucket_constants describes them. Included after it; the script has read the clock into now, in µs.
+-- Buckets, as bucket_constants describes them. Included after it. The script has read the clock
+-- into now, in µs.
 
--- write writes a bucket with a debt in µs and ns, counted in an interval or until a period ends, and what state says of
--- its hold.
+-- write writes a bucket: its debt in µs and ns, the interval or the end of the period in which it
+-- is counted, and the hold in state.
 local function write(key, us, ns, interval, ends, state)
   local owes, left = us + ns > 0, ends and ends - now or us
   if owes or state.held > 0 then
@@ -13,15 +14,17 @@ local function write(key, us, ns, interval, ends, state)
   end
 end
 
--- read returns the state of a bucket: its debt in µs and ns, which a clock that has stepped back makes larger than any
--- was, the interval as text, when its period ends, for how many µs it is held, and the text of that.
+-- read returns the state of a bucket: its debt in µs (us) and ns (ns), the interval as text, the
+-- end of its period (ends), for how many µs it is held (held), and the text of its hold (hold). If
+-- the clock has stepped back, the debt is larger than it ever was.
 local function read(key)
   local value, state = redis.call('GET', key), {us = 0, ns = 0, held = 0, hold = ''}
   if not value then
     return state
   end
   state.exists = true
-  local gone, ns = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 17, 19)) -- arithmetic may read 012 as octal
+  -- Arithmetic may read 012 as octal.
+  local gone, ns = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 17, 19))
   local interval, rest = string.match(value, '^(@?%d+)(.*)$', 20)
   if not (gone and ns and ns >= 0 and ns < 1000 and interval and #interval < 20) then
     return state

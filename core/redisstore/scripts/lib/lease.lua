@@ -1,40 +1,43 @@
 -- The leases of a key. Included after lease_queue. Up to five keys:
 --
 -- KEYS[1]  the record
--- KEYS[2]  the order, a zset whose members are sorted as text: "e", the end (16 digits) and the ID of each hold, if
---          there are several; "q", the reserve (8 hexadecimal digits), the place (16 digits), the process and the ID of
---          each waiter
+-- KEYS[2]  the order, a zset whose members are sorted as text: "e", the end (16 digits) and the ID
+--          of each hold, if there are several; "q", the reserve (8 hexadecimal digits), the place
+--          (16 digits), the process and the ID of each waiter
 -- KEYS[3]  the items, a hash: "h" and an ID has a hold, "q" and an ID a waiter
 -- KEYS[4]  the processes that wait, a hash
 -- KEYS[5]  the tombstones, a zset: ID -> when it is removed
 --
--- The record says how much the order, the items and the processes have, and outlives them: if they have not, the state
--- was lost. load reads every key before the first write, so that a key of another type makes a script fail then. Changes
--- are collected, and written by save.
+-- The record has the sizes of the order, the items and the processes, and outlives them: if the
+-- sizes differ, the state was lost. load reads every key before the first write, so that a script
+-- fails then if a key has another type. Changes are collected, and written by save.
 
 local SECOND = 1000000
 local GONE = 30 * SECOND      -- after which a process without heartbeats is removed
 local LATE_FOR = 60 * SECOND  -- how long a tombstone is kept
-local MOST_GRANTS = 64        -- in a step, and that a process has not taken up
+local MOST_GRANTS = 64        -- in a step; and of a process, not taken up yet
 local CHUNK = 500
 local NEVER = 2 ^ 53          -- later than every time
 
--- S has the state and the steps. A table costs a script less time than a local for each: see the note on upvalues below.
+-- S has the state and the steps. A table costs a script less time than a local for each: see the
+-- note on upvalues below.
 --
 --   channels               the start of the processes' channels: set by each script
 --   now, base              the time; where in KEYS the keys of this state begin
 --   largest, key           the largest fence, the key's name
---   only, used, crowd      the only hold, if there is one; the weight in use; the counts of the other keys, if they exist
+--   only, used, crowd      the only hold, if there is one; the weight in use; the counts of the
+--                          other keys, if they exist
 --   released, late         the last release; whether there are tombstones
---   processes, found,      read so far: processes by name, holds and waiters by ID (false if there is none)
---   waiters
+--   processes, found,      read so far: processes by name, holds and waiters by ID (false if
+--   waiters                there is none)
 --   removed, added,        changes of the order and the items
 --   unset, set
 --   fresh, wipe            the order and the items are empty; they are not, but belong to no state
 --   pushes, receivers      messages and receivers by process
 --   freed, dirty           a waiter may be granted; a hold or a waiter was removed, or changed
 --
--- Creating a function costs time for each local outside that it uses, more so the more of them there are.
+-- Creating a function costs time for each outer local that it uses, more so the more of them there
+-- are.
 local S = {}
 
 -- read_hold returns the hold whose text begins at a position, and the position after it.
@@ -56,12 +59,12 @@ function S.end_member(h) return string.format(END, h.ends) .. h.id end
 
 function S.waiter_member(reserve, place, proc, id) return string.format(PLACE, reserve, place) .. proc .. id end
 
--- split returns the reserve, the place, the process and the ID of a member. Processes have 16 characters.
+-- split returns the reserve, the place, the process (16 characters) and the ID of a member.
 function S.split(member)
   return tonumber(string.sub(member, 2, 9), 16), tonumber(string.sub(member, 10, 25)), string.sub(member, 26, 41), string.sub(member, 42)
 end
 
--- count reads how much the order, the items and the processes have.
+-- count reads the sizes of the order, the items and the processes.
 function S.count()
   return redis.call('ZCARD', KEYS[S.base + 1]), redis.call('HLEN', KEYS[S.base + 2]), redis.call('HLEN', KEYS[S.base + 3])
 end
@@ -172,8 +175,10 @@ end
 
 function S.channel(name) return S.channels .. name end
 
--- alive reports whether a process may be granted a lease: the caller's; one with a subscription, or with a heartbeat in
--- time; after a grant that was not taken up, only one that has sent a heartbeat since that was made.
+-- alive reports whether a process may be granted a lease:
+--   - the caller's process;
+--   - a process with a subscription, or with a heartbeat in time. After a grant that was not taken
+--     up, it must have sent a heartbeat since that grant was made.
 function S.alive(name, me)
   local p = S.process_of(name)
   if not p or p.beat < S.crowd.cutoff then
@@ -290,7 +295,8 @@ function S.extend(h, span)
   S.put(h, before)
 end
 
--- members calls f for each member of the order from one to another, until f returns true. n is how many are read first.
+-- members calls f for each member of the order from one to another, until f returns true. It reads
+-- n of them first, and then more at a time.
 function S.members(from, to, n, f)
   local offset = 0
   while true do
@@ -307,7 +313,8 @@ function S.members(from, to, n, f)
   end
 end
 
--- step_back corrects the state after a step of the server's clock to an earlier time, which must not extend anything.
+-- step_back corrects the state after the server's clock has stepped back, which must not extend
+-- anything.
 function S.step_back()
   S.dirty = true
   S.crowd.seen, S.crowd.cutoff, S.crowd.stale = S.now, math.min(S.crowd.cutoff, S.now), S.now
@@ -326,7 +333,7 @@ function S.step_back()
   end
 end
 
--- expire ends what has run out.
+-- expire ends holds that have run out, at most 128.
 function S.expire()
   if S.only then
     S.dirty = S.only.ends > S.now + S.only.span -- the clock stepped back
@@ -368,7 +375,7 @@ function S.remove_waiter(member, id)
   S.crowd.places = S.crowd.places - 1
 end
 
--- drop removes the waiters of the processes for which gone has an entry.
+-- drop removes the waiters of the processes whose names are keys of gone.
 function S.drop(gone)
   S.members('[q', '(r', CHUNK, function(member)
     local _, _, name, id = S.split(member)
@@ -385,7 +392,8 @@ function S.drop(gone)
   S.freed = true
 end
 
--- prune drops the processes that are not alive, or only those that were not for long.
+-- prune drops the processes that are not alive or, if long is set, those without a heartbeat for
+-- GONE at least.
 function S.prune(me, long)
   local gone
   S.crowd.stale, S.crowd.kept = S.now + GONE, 0 -- the other keys' expiry is extended, too
@@ -451,7 +459,7 @@ function S.push(name, line)
   lines[#lines + 1] = line
 end
 
--- grant grants a waiter's request for a short time, and pushes that.
+-- grant grants a waiter's request for a short time, and pushes the grant.
 function S.grant(w)
   local p = S.changed(w.proc)
   local span = math.min(GRANT * 2 ^ p.lapses, w.span)
@@ -524,7 +532,7 @@ function S.save(linger)
     redis.call('DEL', order, items, names)
   end
   if S.crowd then
-    -- What is added comes first: a key that becomes empty is deleted, and loses its expiry.
+    -- Additions come first: a key that becomes empty is deleted, and loses its expiry.
     local more, less = {}, {}
     for name, p in pairs(S.processes) do
       if p and p.changed then

@@ -1,12 +1,26 @@
 -- The texts of a queue. Included after lease_record, before lease.lua, which describes its keys.
 --
--- COUNTS are those of a record with the flag CROWD: the time of the last step but heartbeats; when the other keys expire;
--- before when no process has been without heartbeats for too long; when the first hold ends; the weight in use; an upper
--- bound of the waiters' limits; one of the ends of the holds in the items; the time of the last grant that was not taken
--- up; the largest place; and how many holds in the items, waiters and processes there are. A process: when it counts as
--- dead without a heartbeat, and after which time; its last heartbeat; the numbers of its waiters, of its grants that were
--- not taken up yet, and of those that have run out; "P" if it has a subscription, or "-"; its token. A waiter: reserve,
--- place, weight, limit, TTL, when it was queued, number of fences; its process and its label.
+-- COUNTS are the counts of a record with the flag CROWD:
+--   - seen: the time of the last step, except for those of beat_leases.lua
+--   - kept: when the other keys expire
+--   - stale: until then, no process is without heartbeats for too long
+--   - soonest: when the first hold ends
+--   - used: the weight in use
+--   - limit: an upper bound of the waiters' limits
+--   - longest: an upper bound of the ends of the holds in the items
+--   - cutoff: the time of the last grant that was not taken up
+--   - number: the largest place
+--   - holds, places, processes: how many holds in the items, waiters and processes there are
+--
+-- A process:
+--   - till, span: when it counts as dead without a heartbeat, and after which time
+--   - beat: its last heartbeat
+--   - places, grants, lapses: the numbers of its waiters, of its grants that were not taken up yet,
+--     and of grants that have run out
+--   - "P" if it has a subscription, or "-"; and its token
+--
+-- A waiter: reserve, place, weight, limit, TTL, when it was queued, number of fences; its process
+-- and its label.
 
 local TIMES = INT .. ':' .. INT .. ':' .. INT .. ':'
 local COUNTS = '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):()'
@@ -19,7 +33,7 @@ local END = 'e' .. WIDE -- the start of a hold's member of the order
 local PLACE = 'q%08x' .. WIDE -- the start of a waiter's member of the order
 local PUSHED = ' ' .. PAIR .. ' ' .. PAIR .. ' '
 
-local GRANT = 2000000 -- how long a pushed grant lasts until it is taken up
+local GRANT = 2000000 -- how long a pushed grant lasts until it is taken up, in µs
 
 -- later returns the later of two tokens.
 local function later(a, b)

@@ -1,7 +1,7 @@
 -- The record of an operation; records.go has its layout.
 
--- read_record returns the parts of a record, given its head or more; nil if there is none, or if its layout is unknown.
--- tail is where the holder ends and the data begin.
+-- read_record returns the parts of a record, given its head or more; nil if there is none, or if
+-- its layout is unknown. tail is the position after the holder, where the data begin.
 local function read_record(text)
   if #text < 162 or not string.find(text, '^3[FRCNU][012][01]') or not string.find(string.sub(text, 70, 162), '^%d+$') then
     return nil
@@ -20,8 +20,8 @@ local function read_record(text)
   }
 end
 
--- next_step returns the name of the step at a position of a record, and the positions of its data and of the next step;
--- nil at the end.
+-- next_step returns the name of the step at a position of a record, and the positions of its data
+-- and of the next step; nil at the end.
 local function next_step(text, at)
   local name, data = string.match(text, '^(%d%d%d)(%d%d%d%d%d%d%d)', at)
   if not name then

@@ -1,10 +1,11 @@
--- The counts of a scope's records: a hash in the slot of the records. A field is a slice of time, a sixteenth of the
--- retention, named by the time at which the last of its records expires (ms, 13 digits). Its value is the number of
--- records that began in the slice, times RECORD, plus the bytes of their results. Counting takes one command; all
--- slices are added up at the first record of a slice and whenever a slice has grown by a sixteenth of the limit, so
--- that a scope exceeds its limit by less than that.
+-- The counts of a scope's records: a hash in the slot of the records. A field is a slice of time, a
+-- sixteenth of the retention, named by the time at which the last of its records expires (ms, 13
+-- digits). Its value is the number of records that began in the slice, times RECORD, plus the bytes
+-- of their results. Counting takes one command. All slices are added up at the first record of a
+-- slice, and whenever a slice has grown by a sixteenth of the limit: so a scope exceeds its limit
+-- by less than that.
 --
--- A failure to count must not prevent the write of a record: hence pcall.
+-- A failure to count must not prevent the write of a record, so the commands run under pcall.
 
 -- slice_of returns the slice of a record that begins now.
 local function slice_of(now, retention)
@@ -12,8 +13,8 @@ local function slice_of(now, retention)
   return string.format(INT, (math.floor(now / length) + 1) * length + retention)
 end
 
--- add_up removes expired slices, and sets the hash to expire with its last slice. It returns the number of records
--- and of bytes, and when the first slice expires.
+-- add_up removes expired slices, and sets the hash to expire with its last slice. It returns the
+-- number of records and of bytes, and when the first slice expires.
 local function add_up(scope, now)
   local records, bytes, first, last = 0, 0, nil, nil
   local all = redis.call('HGETALL', scope)
@@ -46,7 +47,7 @@ local function count_record(scope, slice, now)
   end
 end
 
--- discount_record undoes that, if it was counted.
+-- discount_record undoes count_record, if the record was counted.
 local function discount_record(scope, slice)
   local n = tonumber(redis.pcall('HGET', scope, slice))
   if n and n >= RECORD then
