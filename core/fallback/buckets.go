@@ -11,22 +11,24 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Buckets returns a store of token buckets that sends to standIn, usually a store in memory, the
-// decisions that primary cannot make: those that fail with an outage ([store.Down]) while their
-// context lasts. A full, overloaded, misconfigured or closed primary is not down. A request without
-// costs, as of Peek, is replied to by the store that made the last decision with costs.
+// Buckets returns a store of token buckets with a stand-in. It sends a decision that fails on
+// primary with an outage ([store.Down]), while its context lasts, to standIn, usually a store in
+// memory. A full, overloaded, misconfigured or closed primary is not down. A request without costs,
+// as of Peek, goes to the store that made the last decision with costs.
 //
 // In the stand-in a limit has the share of its rate and of its burst that this process may have,
-// but at least a burst of one decision; share is above 0 and at most 1. The buckets of the stand-in
-// begin full. So processes whose shares add up to 1 admit together at most one burst, and the rate,
-// beside what primary admitted, and a decision that primary made but could not confirm is charged
-// twice. Choose one divided by the number of processes, where that is known. A limit of a calendar
-// has the share of the period's tokens there, rounded down, but at least those of one decision.
+// but at least a burst of one decision; share is above 0 and at most 1. A limit of a calendar has
+// the share of the period's tokens there, rounded down, but at least the tokens of one decision.
+// The buckets of the stand-in begin full. So processes whose shares add up to 1 admit together at
+// most one burst, and the rate, in addition to the requests that primary admitted. A decision that
+// primary made but could not confirm is charged twice. Choose one divided by the number of
+// processes, if it is known.
 //
-// If the stand-in fails too, the error is primary's. SettleTokens settles where the reservation was
-// made, which the request says ([store.TakeReply]): while primary is down, a reservation of its is
-// not settled. HoldTokens holds and ResetTokens resets in both stores. An error of HoldTokens may
-// be of one of them: if primary is down, this process holds the buckets in its stand-in until then.
+// If the stand-in fails too, the error is primary's. SettleTokens settles in the store that made
+// the reservation, which the request names ([store.TakeReply]): while primary is down, its
+// reservations are not settled. HoldTokens holds and ResetTokens resets in both stores. An error of
+// HoldTokens may be of one of them: if primary is down, the buckets are held in the stand-in of
+// this process only.
 //
 // Buckets returns an error for a nil store and for a share out of its range.
 func Buckets(primary, standIn store.Buckets, share float64) (store.Buckets, error) {
@@ -141,7 +143,7 @@ func parts(r store.TokenRequest, part func(*store.Charge) store.Charge) store.To
 }
 
 // part returns a charge for this process's share: at a share of the rate every token takes longer.
-// The interval is the limit's, since those of two rates are to each other as their parts are.
+// The interval stays the limit's, since the parts of two rates have the same ratio as the rates.
 func (b *buckets) part(c *store.Charge) store.Charge {
 	part := *c
 	if c.Period != nil {
@@ -154,8 +156,8 @@ func (b *buckets) part(c *store.Charge) store.Charge {
 	return part
 }
 
-// settlement returns a charge of SettleTokens for this process's share. A decision may have left
-// more than the capacity: settling more must not make that less.
+// settlement returns a charge of SettleTokens for this process's share. A decision may have left a
+// debt above the capacity: a settlement that adds to it must not reduce it.
 func (b *buckets) settlement(c *store.Charge) store.Charge {
 	part := *c
 	if c.Period != nil {
@@ -177,9 +179,11 @@ func (b *buckets) ofPeriod(c store.Charge) store.Charge {
 	return c
 }
 
-// whole returns the debt that says of the limit as a whole what the debt of its part says: after a
-// denial, how long the charge will not fit, which may take a debt above the capacity; otherwise,
-// how many tokens are left. Of a calendar it is the latter, which denies what is more.
+// whole returns the debt of the whole limit for a debt of its part:
+//   - After a denial, it shows for how long the charge will not fit, which may take a debt above
+//     the capacity.
+//   - Otherwise, it shows how many tokens are left. For a calendar it always does, and so denies
+//     larger charges.
 func (b *buckets) whole(c, part *store.Charge, debt time.Duration, allowed bool) time.Duration {
 	if c.Period != nil {
 		return debt + c.Capacity - part.Capacity
@@ -190,7 +194,7 @@ func (b *buckets) whole(c, part *store.Charge, debt time.Duration, allowed bool)
 	return max(c.Capacity-scale(part.Capacity-debt, b.share), 0)
 }
 
-// scale returns a multiple of a duration, rounded up, and the longest one where it is too long.
+// scale returns a multiple of a duration, rounded up, and at most longest.
 func scale(d time.Duration, by float64) time.Duration {
 	if by == 1 {
 		return d

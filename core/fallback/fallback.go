@@ -4,9 +4,10 @@
 //	…
 //	partner, err := semaphore.New(leases, "partner", 20)
 //
-// Policies of middleware that let requests pass in an outage (policy.FailOpen) do not apply while the
-// stand-in answers. There is no fallback for locks and guards: one that the first store cannot see
-// would not exclude anything. The locks of a store with a fallback are those of the first.
+// Policies of middleware that let requests pass in an outage (policy.FailOpen) do not apply while
+// the stand-in answers. There is no fallback for locks and guards: a lock that the first store
+// cannot see would not exclude anything. The locks of a store with a fallback are those of the
+// first store.
 package fallback
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
-// check returns an error for what no stand-in can be made of.
+// check returns an error for a nil store, and for a share out of its range.
 func check(what string, primary, standIn any, share float64) error {
 	switch {
 	case naming.IsNil(primary), naming.IsNil(standIn):
@@ -28,7 +29,7 @@ func check(what string, primary, standIn any, share float64) error {
 	return nil
 }
 
-// none returns the error of a call that the primary store has failed, and the stand-in too.
+// none returns the error of a call that both stores have failed.
 func none(primary, standIn error) error {
 	return fmt.Errorf("%w, and no fallback: %w", primary, standIn)
 }

@@ -13,20 +13,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// Leases returns a store of leases that sends to standIn, usually a store in memory, the requests of
-// semaphores that primary cannot answer: those that fail with an outage ([store.Down]) while their
-// context lasts. A full, overloaded, misconfigured or closed primary is not down. A permit stays in
-// the store that granted it. Locks are primary's alone: one that primary cannot see would not exclude
-// anything.
+// Leases returns a store of leases with a stand-in. It sends a semaphore's request that fails on
+// primary with an outage ([store.Down]), while its context lasts, to standIn, usually a store in
+// memory. A full, overloaded, misconfigured or closed primary is not down. A permit stays in the
+// store that granted it. Locks are primary's alone: a lock that primary cannot see would not
+// exclude anything.
 //
-// In the stand-in the capacity is the share of the whole that this process may have, rounded down, and
-// at least 1; share is above 0 and at most 1. A reserve is scaled likewise. A process that cannot reach
-// the store does not know what the others do, so this bounds each of them, and the fleet only by their
-// sum: together with the permits that primary granted before, more than the capacity may be in use,
-// even if the shares add up to 1. Choose one divided by the number of processes, where that is known.
+// In the stand-in the capacity is the share of the whole that this process may have, rounded down,
+// and at least 1; share is above 0 and at most 1. A reserve is scaled likewise. Without primary the
+// processes do not know of each other, so the share bounds each process, and the fleet only by the
+// sum of the shares. Permits that primary granted before add to that: more than the capacity may be
+// in use, even if the shares add up to 1. Choose one divided by the number of processes, if it is
+// known.
 //
-// A request for more than the share, or that the stand-in fails too, returns primary's error. Inspect,
-// List and ForceRelease reach primary alone. The result is shut down and closed with primary.
+// If the request is for more than the share, or the stand-in fails too, the error is primary's.
+// Inspect, List and ForceRelease reach primary alone. The result is shut down and closed with
+// primary.
 //
 // Leases returns an error for a nil store and for a share out of its range.
 func Leases(primary, standIn store.Leases, share float64) (store.Leases, error) {
@@ -43,19 +45,20 @@ func Leases(primary, standIn store.Leases, share float64) (store.Leases, error) 
 const (
 	// maxMoved bounds how many requests of this process the stand-in has at a time.
 	maxMoved = 1 << 20
-	// slack is for how long after its lease, or its release, a request is still known to be the
+	// slack is for how long after its lease, or its release, a request still counts as the
 	// stand-in's, since a step may be late or repeated.
 	slack = time.Minute
 )
 
-// leases is a store of leases with a stand-in. What it does not define is primary's.
+// leases is a store of leases with a stand-in. It inherits other methods from primary.
 type leases struct {
 	primary
 	standIn store.Leases
 	share   float64
 	register
 
-	// On primary, of requests that it may have granted or queued, and that moved to the stand-in.
+	// withdrawals are releases on primary of requests that moved to the stand-in, and that primary
+	// may have granted or queued.
 	withdrawals *background.Releaser
 
 	began time.Time
@@ -109,7 +112,7 @@ func (p *leases) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.
 	return grant, err
 }
 
-// move sends a request to the stand-in that primary has failed with an error.
+// move sends a request to the stand-in after primary has failed it with err.
 func (p *leases) move(ctx context.Context, req store.LeaseRequest, err error) (store.LeaseReply, error) {
 	if !p.keep(req.ID, math.MaxInt64) {
 		return store.LeaseReply{}, err

@@ -127,8 +127,8 @@ func (t *tally) add(yes bool) {
 	}
 }
 
-// verdict reports whether a majority has the hold, and whether that is decided, whatever the others
-// reply.
+// verdict reports whether a majority has the hold, and whether that is decided regardless of the
+// missing replies.
 func (t *tally) verdict(q *Store) (held, decided bool) {
 	held = t.yes >= q.majority
 	return held, held || t.no > len(q.members)-q.majority

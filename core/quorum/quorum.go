@@ -22,8 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
-// Member is one of the stores of a quorum. The stores of core/memstore and core/redisstore are
-// such.
+// Member is one of the stores of a quorum, such as those of core/memstore and core/redisstore.
 //
 // All methods return soon after their context has ended. Those of [store.Leases] keep its contract.
 type Member interface {
@@ -67,19 +66,22 @@ var _ store.Leases = (*Store)(nil)
 // ([Store.ExpectTTL]). New returns an error for fewer than three members, and for a nil or repeated
 // one.
 //
-// What it promises has conditions: the clocks of processes and members run at about the same speed
-// (a hundredth of a lease apart at most), no member's clock is set forward, and a member that loses
-// its data reports that in its Uptime: a restarted Redis does, one that is flushed or evicts keys
-// does not. As with every lock of this kind, a holder that is paused, or whose write is delayed,
-// for longer than its lease does harm that only the fence keeps out: a quorum makes locks
-// available, the fence excludes. Fences grow from one hold to the next, except that a member which
-// has lost its data, and whose clock is behind the others' by more than a lease, may let one go
-// back.
+// Its guarantees have conditions:
+//   - The clocks of processes and members run at about the same speed, a hundredth of a lease apart
+//     at most.
+//   - No member's clock is set forward.
+//   - A member that loses its data reports that in its Uptime. A restarted Redis does; one that is
+//     flushed or evicts keys does not.
+//
+// As with every lock of this kind, a holder that is paused, or whose write is delayed, for longer
+// than its lease does harm that only the fence prevents: a quorum makes locks available, the fence
+// excludes. Fences grow from one hold to the next, with one exception: a member that has lost its
+// data, and whose clock is behind the others' by more than a lease, may let one go back.
 //
 // It can lock exclusively, renew, release and verify. There is no queue: a waiter polls with random
 // delays, so callers in different processes are served in no order. Shared locks, semaphores,
-// downgrades, Inspect, List and ForceUnlock return [store.ErrNotSupported]. A lock takes three round trips to
-// all members at once: the votes, the age of the members that voted, and the fence.
+// downgrades, Inspect, List and ForceUnlock return [store.ErrNotSupported]. A lock takes three
+// round trips to all members at once: the votes, the age of the members that voted, and the fence.
 //
 // A member that has lost its data could help a second holder to a majority. Its votes do not count
 // until it has been up for longer than any lease that it may have lost. So after the start of a
@@ -106,8 +108,8 @@ func New(members ...Member) (*Store, error) {
 }
 
 // ExpectTTL sets the longest lease, its lock-delay included, that processes may hold on these
-// members. A restarted member stays out for as long. The store knows the leases of this process, so
-// ExpectTTL is needed only where another process has longer ones. The value never shrinks.
+// members. A restarted member stays out for as long. The leases of this process count without it,
+// so ExpectTTL is needed only if another process has longer ones. The value never shrinks.
 // ExpectTTL panics if ttl is negative, or less than a millisecond but not zero.
 func (q *Store) ExpectTTL(ttl time.Duration) {
 	if ttl != 0 && ttl < time.Millisecond {
@@ -121,10 +123,12 @@ func (q *Store) ExpectTTL(ttl time.Duration) {
 	}
 }
 
-// AcquireLease implements store.Leases, for a request of the whole capacity. It is granted if a
-// majority grants it within the lease. Otherwise grants of a minority are released in the
-// background, and the reply is Queued or Taken if a majority has answered (Withdrawn if the request
-// was withdrawn before). Without a majority of answers the error matches store.ErrUnavailable.
+// AcquireLease implements store.Leases, for a request of the whole capacity:
+//   - It is granted if a majority grants it within the lease. Otherwise grants of a minority are
+//     released in the background.
+//   - If a majority has answered, the reply is Queued or Taken, or Withdrawn if the request was
+//     withdrawn before.
+//   - Without a majority of answers the error matches store.ErrUnavailable.
 func (q *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	if !exclusive(&req) {
 		return store.LeaseReply{}, store.ErrNotSupported
@@ -228,7 +232,7 @@ func (q *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 
 func (q *Store) release(ctx context.Context, ref store.LeaseRef) (store.ReleaseOutcome, error) {
 	h, named := q.requests.release(ref, len(q.members))
-	if h == nil { // an attempt in flight releases what it is granted
+	if h == nil { // an attempt in flight releases its grants
 		return store.NotHeld, nil
 	}
 	answers := callMembers(ctx, q, longestWait, func(ctx context.Context, i int, m *member) (bool, error) {
@@ -283,7 +287,7 @@ func (q *Store) RevokeLease(context.Context, string, string, int64) (bool, error
 	return false, store.ErrNotSupported
 }
 
-// NotifyLost does nothing: holders learn of a loss when they renew.
+// NotifyLost does nothing: a renewal reports the loss of a hold.
 func (q *Store) NotifyLost(func(id string)) (remove func()) { return func() {} }
 
 // AtShutdown implements store.Hooks.
@@ -291,8 +295,8 @@ func (q *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 	return q.hooks.AtShutdown(f)
 }
 
-// Shutdown finishes what Lockers have pending, and what members have not confirmed, until ctx ends.
-// Call it before the members are closed: it does not shut them down.
+// Shutdown finishes the pending steps of Lockers, and the releases that members have not confirmed,
+// until ctx ends. Call it before the members are closed: it does not shut them down.
 func (q *Store) Shutdown(ctx context.Context) error {
 	errs := []error{q.hooks.Run(ctx), q.calls.Wait(ctx)}
 	var (

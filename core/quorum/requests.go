@@ -8,8 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// requests are the requests of this process that hold or wait, and those that were withdrawn lately,
-// by ID.
+// requests are the requests of this process that hold, wait, or were withdrawn lately, by ID.
 type requests struct {
 	mu      sync.Mutex
 	byID    map[string]*request
@@ -24,7 +23,7 @@ type request struct {
 	expires    time.Time
 }
 
-// hold is a hold on the members. They do not know the IDs of requests that wait: every attempt of a
+// hold is a hold on the members. They do not have the IDs of requests that wait: every attempt of a
 // waiter has its own.
 type hold struct {
 	id    string
@@ -58,8 +57,8 @@ func (h *hold) setFence(member int, fence int64) {
 	h.fences[member] = fence
 }
 
-// on returns the reference to the hold on a member. It is to a hold that the member does not have
-// if it has not granted it.
+// on returns the reference to the hold on a member. Its fence is zero if the member has not granted
+// the hold.
 func (h *hold) on(member int, ref store.LeaseRef) store.LeaseRef {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,8 +120,8 @@ func (r *requests) add(id string) *request {
 	return added
 }
 
-// await returns the request to wait for, whose withdrawal calls withdraw; or its grant or error if
-// it has ended.
+// await returns the request to wait for, whose withdrawal calls withdraw. If the request has ended,
+// it returns its grant or its error instead.
 func (r *requests) await(id string, withdraw context.CancelCauseFunc) (*request, store.Grant, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +179,7 @@ func (r *requests) holdOf(ref store.LeaseRef) *hold {
 }
 
 // release returns the hold of a request that is to be released, and whether the reference has its
-// fence. A request that waits is withdrawn, and has none. Of one that is not known the hold may be
+// fence. A request that waits is withdrawn, and has no hold. The hold of an unknown request may be
 // on any member.
 func (r *requests) release(ref store.LeaseRef, members int) (h *hold, named bool) {
 	r.mu.Lock()

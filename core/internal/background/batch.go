@@ -13,7 +13,7 @@ const (
 	maxPending = 1 << 16
 )
 
-// BatchQueue batches tasks. The first is run at once, and those that are added during a call are run
+// BatchQueue batches tasks. The first one runs at once. Tasks that are added during a call run
 // together in the next one: a single task does not wait, and concurrent ones wait for one call. One
 // goroutine runs the calls, and ends when there are no tasks.
 type BatchQueue[T any] struct {
@@ -44,8 +44,8 @@ func (q *BatchQueue[T]) Add(task T) bool {
 	return true
 }
 
-// Wait blocks until there are no tasks, or until ctx ends: then it returns an error that matches
-// ctx's cause, and the queue continues.
+// Wait blocks until there are no tasks. If ctx ends first, it returns an error that matches ctx's
+// cause, and the queue continues.
 func (q *BatchQueue[T]) Wait(ctx context.Context) error {
 	q.mu.Lock()
 	done := q.done

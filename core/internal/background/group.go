@@ -50,8 +50,8 @@ func (g *Group) wake() {
 // Running returns the number of running pieces of work.
 func (g *Group) Running() int { return int(g.running.Load()) }
 
-// Wait blocks until none is running, or until ctx ends: then it returns an error that matches ctx's
-// cause. Unlike a WaitGroup's, it may be called while others begin.
+// Wait blocks until none is running. If ctx ends first, it returns an error that matches ctx's
+// cause. Unlike WaitGroup.Wait, it may be called while other work begins.
 func (g *Group) Wait(ctx context.Context) error {
 	if g.running.Load() == 0 {
 		return nil

@@ -17,8 +17,8 @@ const (
 	releaseBytes = 16 << 20
 )
 
-// Releaser releases leases in the background, in batches: at once if no other batch is in flight.
-// Releases that the store has not confirmed are retried until it does, or the leases have expired.
+// Releaser releases leases in the background, in batches: at once if no other batch is in flight. A
+// release is retried until the store has confirmed it, or the lease has expired.
 type Releaser struct {
 	release func(context.Context, []store.LeaseRef) ([]store.ReleaseOutcome, error)
 	batches *BatchQueue[store.LeaseRef]
@@ -48,7 +48,7 @@ func (r *Releaser) Add(ref store.LeaseRef) {
 	}
 }
 
-// Retry retries the leases of a failed release of which nothing is known.
+// Retry retries the leases of a failed release whose outcome is unknown.
 func (r *Releaser) Retry(refs []store.LeaseRef, was []store.ReleaseOutcome) {
 	left := unconfirmed(refs, was)
 	longest := time.Duration(0)
@@ -97,11 +97,11 @@ func (r *Releaser) count(n int) {
 	r.left += n
 }
 
-// Wait waits until the first try of every lease has ended, or ctx has.
+// Wait waits until the first try of every lease has ended, or ctx ends.
 func (r *Releaser) Wait(ctx context.Context) error { return r.batches.Wait(ctx) }
 
-// Drain retries at once, and waits until all releases are confirmed, or ctx ends: then its error has
-// the number of leases that are left or were dropped, which may last until they expire.
+// Drain retries at once, and waits until all releases are confirmed. If ctx ends first, its error
+// has the number of leases that are left or were dropped, which may last until they expire.
 func (r *Releaser) Drain(ctx context.Context) error {
 	err := r.retries.Drain(ctx)
 	r.mu.Lock()
@@ -120,8 +120,8 @@ func (r *Releaser) Drain(ctx context.Context) error {
 	return nil
 }
 
-// unconfirmed returns the leases of a failed release of which nothing is known. They are not marked as
-// Repeated, since ReleaseUnknown would then not tell those that are still to be released.
+// unconfirmed returns the leases of a failed release whose outcome is unknown. They are not marked
+// as Repeated: ReleaseUnknown could then also mean that a lease is released.
 func unconfirmed(refs []store.LeaseRef, was []store.ReleaseOutcome) []store.LeaseRef {
 	var left []store.LeaseRef
 	for i, ref := range refs {

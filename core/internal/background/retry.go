@@ -30,8 +30,8 @@ const (
 	manyTries = 8
 )
 
-// RetryQueue retries tasks until each has succeeded, has run out of time, or the store is closed. Tasks
-// with the fewest failures come first, so that a task that fails for a reason of its own does not
+// RetryQueue retries tasks until each has succeeded, has run out of time, or the store is closed.
+// Tasks with the fewest failures come first, so that a task with a failure of its own does not
 // block others. The queue backs off as a whole: an outage costs a few tries a second, however many
 // tasks there are, and no goroutine between them. The zero value is ready to use.
 type RetryQueue struct {
@@ -55,7 +55,7 @@ type RetryQueue struct {
 
 // Task is something to retry.
 type Task struct {
-	// Until is when the task is given up; after that it is tried at most once more.
+	// Until is the end of the tries: after it the task is tried at most once more.
 	Until time.Time
 	// Bytes is the memory that the task holds.
 	Bytes int
@@ -112,7 +112,7 @@ func (q *RetryQueue) Hurry() {
 	}
 }
 
-// wakeAfter ends a pause when it has lasted for d, unless it ends before.
+// wakeAfter ends a pause when it has lasted for d, if it does not end before.
 func (q *RetryQueue) wakeAfter(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,8 +121,8 @@ func (q *RetryQueue) wakeAfter(d time.Duration) {
 	}
 }
 
-// Drain retries all tasks at once and waits until none is left, or until ctx ends: then the error
-// has their number, and the queue continues.
+// Drain retries all tasks at once, and waits until none is left. If ctx ends first, the error has
+// their number, and the queue continues.
 func (q *RetryQueue) Drain(ctx context.Context) error {
 	q.wakeAfter(0)
 	q.mu.Lock()

@@ -12,17 +12,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Requests to one server are batched while other calls to it are in flight: a batch costs the
-// server, and the client, a fraction of single calls. A request without concurrent ones is sent at
-// once, by its caller.
+// Requests to one server are batched while other calls to it are in flight: a request in a batch
+// costs the server, and the client, a fraction of a call of its own. A request without concurrent
+// ones is sent at once, by its caller.
 
 const (
-	// MinInFlight is the number of calls in flight from which on requests are usually batched: at
-	// least one that the server is working on, and one on its way.
+	// MinInFlight is the number of calls in flight from which on requests are usually batched: one
+	// that the server is working on, and one on its way, at least.
 	MinInFlight = 2
-	// patience is how long a request waits for an in-flight call before another call is started;
-	// the estimated server time of the work in flight, at most slowWork per unit, is added. To a
-	// distant server another call saves a round trip; to a busy one it would not be faster.
+	// patience is how long a request waits for an in-flight call before another call is started,
+	// plus the estimated server time of the work in flight, slowWork per unit. Another call saves a
+	// round trip to a distant server; it does not make a busy one faster.
 	patience = time.Millisecond
 	slowWork = 10 * time.Microsecond
 	// maxQueued bounds the number of queued requests.
@@ -31,11 +31,12 @@ const (
 
 var errQueueFull = fmt.Errorf("%w: too many queued requests", store.ErrOverloaded)
 
-// Server is what a Batcher has to know of the server, and of its client.
+// Server is the server of a Batcher, and its client.
 type Server interface {
-	// Start starts a background call that the end of the client waits for, or returns false.
+	// Start starts a background call, and returns true. It returns false after the end of the
+	// client, which waits for started calls.
 	Start(call func()) bool
-	// Refuses returns why requests of this urgency are not sent, or nil.
+	// Refuses returns the reason not to send requests of this urgency, or nil.
 	Refuses(Urgency) error
 	// Late returns the error of a request that had no reply in time.
 	Late(why error, sent bool) error
@@ -45,7 +46,7 @@ type Server interface {
 	Batched(requests int)
 }
 
-// Config is what a Batcher is made of. Send sends a batch, calls Finish for each request, and
+// Config is the configuration of a Batcher. Send sends a batch, calls Finish for each request, and
 // reports whether the server has replied.
 type Config[R Request] struct {
 	Server  Server
@@ -182,8 +183,8 @@ func (b *Batcher[R]) sendAll(batch []R, work int) {
 	}
 }
 
-// next returns the next batch, in memory of the queue, and its work, after a call with this much
-// work is done. Without queued requests it returns nil, and the call has ended.
+// next returns the next batch, in memory of the queue, and its work. done is the work of the call
+// that has ended. Without queued requests it returns nil, and the call has ended.
 func (b *Batcher[R]) next(done int) (batch []R, work int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,16 +2,16 @@ package batch
 
 import "time"
 
-// Urgency says whether a request is sent even if the server seems to be down.
+// Urgency determines whether a request is sent although the server seems to be down.
 type Urgency int
 
 const (
 	// Ordinary requests fail at once while the breaker is open.
 	Ordinary Urgency = iota
-	// Reading ones change nothing: they are also sent while it is open because the server takes no
-	// writes.
+	// Reading requests change nothing. They are also sent if the breaker is open because the server
+	// takes no writes.
 	Reading
-	// Finishing ones end something that was begun: they are always sent.
+	// Finishing requests end something that was begun. They are always sent.
 	Finishing
 )
 
@@ -28,10 +28,10 @@ type Queued struct {
 	alone  any   // a batch of this request alone, which saves allocations when it is used again
 
 	urgency Urgency
-	state   queuedState // guarded by the batcher's mu, as is err until the request has ended
+	state   queuedState // guarded by the batcher's mu, as err is until the request has ended
 	err     error
 	since   time.Time     // of the wait
-	sent    time.Time     // or about to be sent; zero if neither
+	sent    time.Time     // when it was sent, or about to be; zero before
 	ended   chan struct{} // has room for one
 }
 
@@ -40,7 +40,7 @@ func (q *Queued) queued() *Queued { return q }
 // Finish records the error of a request, if any. The sender of a batch calls it for each.
 func (q *Queued) Finish(err error) { q.failed = err }
 
-// SentAt returns when the request was sent in a batch, or was about to be.
+// SentAt returns when the request was sent in a batch, or was about to be sent.
 func (q *Queued) SentAt() time.Time { return q.sent }
 
 // Failed returns the error that Finish has recorded.
@@ -61,5 +61,5 @@ func (q *Queued) end(err error) {
 	q.wake()
 }
 
-// wake wakes the caller of a request that has ended, and may then use it again.
+// wake wakes the caller of a request that has ended. The caller may then use it again.
 func (q *Queued) wake() { q.ended <- struct{}{} }

@@ -1,7 +1,7 @@
-// Package breaker is the circuit breaker of a server. Evidence that a server is down is what a new
-// connection says: a call that fails, or gets no reply, has the server probed at once, by a
-// connection of the probe's own, and the breaker opens if that fails. Calls then fail at once, until
-// a probe succeeds.
+// Package breaker is the circuit breaker of a server. Only the result of a new connection is
+// evidence that the server is down: after a call that fails, or gets no reply, the server is probed
+// at once, on a connection of the probe's own. If the probe fails, the breaker opens. Calls then
+// fail at once, until a probe succeeds.
 package breaker
 
 import (
@@ -20,26 +20,26 @@ import (
 // probeEvery is how often a server whose breaker is open is probed, if a probe does not take longer.
 const probeEvery = 250 * time.Millisecond
 
-// ErrNoEvidence is the result of a call or a probe that says nothing about the server, such as a
+// ErrNoEvidence is the result of a call or a probe that shows nothing about the server, such as a
 // call that its caller has canceled.
 var ErrNoEvidence = errors.New("no evidence about the server")
 
 // IsFailure reports whether a result is a failure of the server.
 func IsFailure(result error) bool { return result != nil && !errors.Is(result, ErrNoEvidence) }
 
-// Config is what a Breaker is made of. All fields are required.
+// Config is the configuration of a Breaker. All fields are required.
 type Config struct {
 	Server  string // its kind, such as "redis", in errors and logs
 	Address string // in logs
 	Logger  *slog.Logger
 
-	// Probe asks the server once, by a new connection, for what calls need of it, such as a write,
-	// and returns nil if it works, ErrNoEvidence if it may work, or the failure. Before it returns
-	// nil it ends what connections from before cannot do any more: calls use them at once. It may
-	// outlast Life. There is one at a time.
+	// Probe tests once, on a new connection, that the server does the work of calls, such as a
+	// write. It returns nil if the server works, ErrNoEvidence if it may work, or the failure.
+	// Before it returns nil it closes older connections that no longer work, since calls use them
+	// at once. It may outlast Life. There is one at a time.
 	Probe func() error
-	// IsDecisive reports whether a call's failure is what a new connection says, so that it opens the
-	// breaker without a probe: a refused connection is.
+	// IsDecisive reports whether a call's failure is the result of a new connection, such as a
+	// refused one, so that it opens the breaker without a probe.
 	IsDecisive func(failure error) bool
 	// Explain returns a failure as an error of package store. It is called for every failure that
 	// counts, and may log it.
@@ -54,7 +54,7 @@ type Config struct {
 // Breaker is a circuit breaker. All methods may be called concurrently.
 type Breaker struct {
 	config Config
-	is     error // why calls fail while it is open, without the server's failure
+	is     error // the error of calls while it is open, without the server's failure
 
 	open    atomic.Bool
 	down    atomic.Pointer[error] // the error of calls while it is open
@@ -95,15 +95,15 @@ func (b *Breaker) Err() error {
 // Stop ends the probes of a server that is no longer used, before Life ends.
 func (b *Breaker) Stop() { b.stopped.Store(true) }
 
-// Call is a call that a breaker has admitted. The zero Call is one that was made whatever the
-// breaker's state: its result does not count.
+// Call is a call that a breaker has admitted. The result of a zero Call, which was made regardless
+// of the breaker, does not count.
 type Call struct {
 	breaker *Breaker
 	began   time.Time
 }
 
-// Refuses returns the error of a call while the breaker is open, or nil. One that only reads is not
-// refused by a server that replies, and only takes no writes.
+// Refuses returns the error of a call while the breaker is open, or nil. A call that only reads is
+// not refused if the server replies, and takes no writes.
 func (b *Breaker) Refuses(reads bool) error {
 	if !b.IsOpen() {
 		return nil
@@ -119,7 +119,7 @@ func takesNoWrites(cause store.Cause) bool {
 	return cause == store.ReadOnly || cause == store.Persistence || cause == store.Replication
 }
 
-// Allow admits a call, or returns why the breaker refuses it.
+// Allow admits a call, or returns the error with which the breaker refuses it.
 func (b *Breaker) Allow(reads bool) (Call, error) {
 	if err := b.Refuses(reads); err != nil {
 		return Call{}, err
@@ -128,8 +128,8 @@ func (b *Breaker) Allow(reads bool) (Call, error) {
 }
 
 // End reports the result of the call: nil if the server works, ErrNoEvidence if it may work, or the
-// failure. A decisive one opens the breaker; any other one is for a probe to confirm, unless one has
-// begun after the call.
+// failure. A decisive failure opens the breaker. After any other one the server is probed, if no
+// probe has begun since the call.
 func (c Call) End(result error) {
 	b := c.breaker
 	switch {

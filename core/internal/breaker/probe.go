@@ -28,13 +28,13 @@ func (p *probe) answers(sent time.Time) bool {
 	return !p.began.Before(sent) && (!p.ended() || p.result == nil)
 }
 
-// restAfter is for how long after a probe has begun Doubt needs no other one, unless it has failed:
+// restAfter is how long after the begin of a probe Doubt starts no other one, unless it has failed:
 // callers with short deadlines leave often, and each probe costs a connection.
 const restAfter = probeEvery / 2
 
-// Doubt has the server probed in the background, because a call that was sent then failed, or has no
-// reply. It does nothing while the breaker is open, or if a probe that began later, or a moment ago, is
-// in flight or has found that the server works.
+// Doubt starts a probe in the background, because a call that was sent at that time failed, or has
+// no reply. It does nothing while the breaker is open, or if a probe that began later, or a moment
+// ago, is in flight or has found that the server works.
 func (b *Breaker) Doubt(sent time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *Breaker) Doubt(sent time.Time) {
 	}
 }
 
-// doubt is Doubt, also after a rest. The caller holds mu.
+// doubt is Doubt without the rest after a probe. The caller holds mu.
 func (b *Breaker) doubt(sent time.Time) {
 	if p := b.latest; p != nil && p.answers(sent) {
 		return
@@ -54,9 +54,10 @@ func (b *Breaker) doubt(sent time.Time) {
 	b.run()
 }
 
-// Ask is Doubt, and returns what the probe finds: nil if the server works, so that the call may be
-// sent again on another connection; the error of calls while the breaker is open; or ErrNoEvidence,
-// also if ctx ends before.
+// Ask is Doubt, and returns the result of the probe:
+//   - nil if the server works, so that the call may be sent again on another connection;
+//   - the error of calls while the breaker is open;
+//   - ErrNoEvidence, also if ctx ends first.
 func (b *Breaker) Ask(ctx context.Context, sent time.Time) error {
 	for {
 		b.mu.Lock()
@@ -109,8 +110,8 @@ func (b *Breaker) end(result error) {
 	}
 }
 
-// probe probes the server once, and again for calls that were sent later; while the breaker is open,
-// until the server works or is no longer used.
+// probe probes the server once, and again for calls that were sent later. While the breaker is
+// open, it probes until the server works or is no longer used.
 func (b *Breaker) probe() {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -167,7 +168,7 @@ func (b *Breaker) learn(result error, over bool) bool {
 	return b.probing
 }
 
-// askOnce probes the server once. over reports whether Life ended before.
+// askOnce probes the server once. over reports whether Life ended first.
 func (b *Breaker) askOnce() (result error, over bool) {
 	answer := make(chan error, 1)
 	go func() { answer <- b.config.Probe() }()

@@ -8,11 +8,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// most is the largest difference that is no finding.
+// most is the largest difference without a finding.
 const most = time.Second
 
-// Finding returns a finding if the server's clock showed a time, between two times of this machine,
-// that differs from them by more than a second.
+// Finding returns a finding if the server's clock differs by more than a second from this
+// machine's. The server's clock showed a time between sending the request and receiving the reply.
 func Finding(server string, shown, sent, received time.Time) []store.Finding {
 	by, way := sent.Sub(shown), "behind"
 	if ahead := shown.Sub(received); ahead > by {

@@ -1,4 +1,4 @@
-// Package denials remembers denials of token buckets, so that a store need not ask its server.
+// Package denials caches denials of token buckets, so that a store need not ask its server again.
 package denials
 
 import (
@@ -13,22 +13,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// A denial is served from a local cache until the server could decide otherwise. A debt shrinks, and
-// a hold ends, only with time, unless the key is charged, settled or reset: while the least
-// possible debt leaves no room for a charge, the server would deny that too. That of a calendar
-// stays until its period ends by the clock of the server.
+// A denial is served from a local cache until the server could decide otherwise. A debt shrinks,
+// and a hold ends, only with time, unless the key is charged, settled or reset. So while the least
+// possible debt leaves no room for a charge, the server would deny it, too. The debt in a
+// calendar's bucket stays until its period ends by the clock of the server.
 
 const (
-	// denialTTL bounds how long an entry is served, so that resets, and settlements that give back, by
-	// other processes are seen.
+	// denialTTL bounds how long an entry is served, so that resets by other processes, and
+	// settlements by which they give tokens back, take effect.
 	denialTTL = time.Second
-	// knownFor is how long an entry is kept, to tell what the server will probably say.
+	// knownFor is how long an entry is kept to predict the server's decision.
 	knownFor = denialTTL + denialTTL/2
 	// clockStep is the resolution of servers' clocks: a debt there shrinks in steps, by up to one
-	// more or one less than the elapsed time.
+	// step more or less than the elapsed time.
 	clockStep = time.Microsecond
-	// denialShards times denialsPerShard is the capacity, at about 250 bytes and a copy of the key
-	// each.
+	// denialShards times denialsPerShard is the capacity, in entries of about 250 bytes and a copy
+	// of the key.
 	denialShards    = 64
 	denialsPerShard = 1024
 )
@@ -212,13 +212,13 @@ func (d *Cache) Settled(r *store.TokenRequest) {
 	}
 }
 
-// holdsFor reports whether the server would deny charges to the same buckets at this time. Which of
-// them are held is not known: that denies if all have a cost.
+// holdsFor reports whether the server would deny charges to the same buckets at this time. A denial
+// does not say which of them are held, so a hold denies if all charges have a cost.
 func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
 	if same := len(charges) > 0 && &charges[0] == &d.charges[0]; !same && !slices.EqualFunc(d.charges, charges, sameBucket) {
 		return false
 	}
-	since := now - d.sentAt + clockStep // at most
+	since := now - d.sentAt + clockStep // at most, by the server's clock
 	held, denied := d.held > since, false
 	for i := range charges {
 		c := &charges[i]
@@ -234,8 +234,8 @@ func (d *denial) holdsFor(charges []store.Charge, now time.Duration) bool {
 	return denied || held
 }
 
-// sameBucket reports whether charges differ in no more than their costs, and the bounds of periods:
-// a bucket keeps its own.
+// sameBucket reports whether charges are equal except for their costs, and the bounds of periods: a
+// bucket keeps its own bounds.
 func sameBucket(a, b store.Charge) bool {
 	if (a.Period == nil) != (b.Period == nil) {
 		return false
@@ -244,8 +244,8 @@ func sameBucket(a, b store.Charge) bool {
 	return a == b
 }
 
-// replyAt returns the denial with the largest possible debts and the longest possible hold of the
-// key, so that callers do not retry too early.
+// replyAt returns the denial with the largest possible debts and the longest possible hold, so that
+// callers do not retry too early.
 func (d *denial) replyAt(now time.Duration) store.TakeReply {
 	since := max(now-d.repliedAt-clockStep, 0)
 	reply := store.TakeReply{Cached: true, Held: max(d.held-since, 0), Debts: store.MakeDebts(len(d.charges))}
@@ -260,7 +260,8 @@ func (d *denial) replyAt(now time.Duration) store.TakeReply {
 	return reply
 }
 
-// Len returns how many denials are kept, those that have expired since the last sweep included.
+// Len returns the number of denials in the cache, including those that have expired since the last
+// sweep.
 func (d *Cache) Len() (n int) {
 	for i := range d.shards {
 		shard := &d.shards[i]

@@ -1,4 +1,4 @@
-// Package heap has container/heap's heap with a type, for items that know their place in it.
+// Package heap is container/heap with a type, for items that know their index in it.
 package heap
 
 import "container/heap"
@@ -7,7 +7,7 @@ import "container/heap"
 type Item[T any] interface {
 	// Before reports whether the item comes before another one of its heap.
 	Before(other T) bool
-	// Index returns where the heap keeps the item's place: -1 if it is in none.
+	// Index returns where the heap keeps the item's index: -1 if it is in no heap.
 	Index() *int
 }
 

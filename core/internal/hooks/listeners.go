@@ -27,7 +27,7 @@ func (r *registry[F]) add(f F) (remove func()) {
 	}
 }
 
-// all returns the functions, to be called while no mutex is held: they may call the store.
+// all returns the functions. They are called while no mutex is held, since they may call the store.
 func (r *registry[F]) all() []*F {
 	r.mu.Lock()
 	defer r.mu.Unlock()

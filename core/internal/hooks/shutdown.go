@@ -53,8 +53,8 @@ func (h *Shutdown) Close(close func()) error {
 	return err
 }
 
-// Run calls all hooks at once, waits for them, and joins their errors. They stay registered: a
-// second Run finishes what the first has left.
+// Run calls all hooks concurrently, waits for them, and joins their errors. They stay registered: a
+// second Run finishes the work that the first has left.
 func (h *Shutdown) Run(ctx context.Context) error {
 	h.mu.Lock()
 	if !h.begun.Swap(true) && h.over != nil {

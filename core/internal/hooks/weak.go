@@ -6,9 +6,9 @@ import (
 	"weak"
 )
 
-// AtShutdown registers f of an owner with a store by its AtShutdown, for as long as the owner is
-// reachable: a store lives as long as its process, and an owner that was dropped and not closed must
-// not. f must not refer to the owner, which is its argument.
+// AtShutdown registers f of an owner with a store, by its AtShutdown in add, for as long as the
+// owner is reachable. A store lives as long as its process; an owner that was dropped without Close
+// must not. f must not refer to the owner, which is its argument.
 func AtShutdown[O any](
 	owner *O, add func(func(context.Context) error) (remove func()), f func(*O, context.Context) error,
 ) (remove func()) {

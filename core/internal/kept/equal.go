@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// comparison compares a value with what its JSON decodes to.
+// comparison compares a value with the result of decoding its JSON.
 type comparison struct {
 	compared map[pair]bool // ends cycles, which values with their own encoding may have
 }
@@ -19,10 +19,11 @@ type pair struct {
 	t    reflect.Type
 }
 
-// equal reports whether two values of one type are equal, or the path of a part that is not. It
-// takes a nil slice or map for an empty one. Times are equal that are the same instant, and JSON texts
-// that differ in whitespace; values of other types with their own encoding if their method Equal or
-// Cmp says so.
+// equal reports whether two values of one type are equal, or the path of a part that differs:
+//   - A nil slice or map equals an empty one.
+//   - Times are equal if they are the same instant.
+//   - JSON texts are equal if they differ in whitespace only.
+//   - Values of other types with their own encoding are equal if their method Equal or Cmp says so.
 func (c *comparison) equal(a, b reflect.Value) (at string, equal bool) {
 	if a.CanInterface() {
 		if equal, known := equalByMethod(a, b); known {
@@ -117,7 +118,7 @@ func (c *comparison) before(a, b reflect.Value, n int) bool {
 	return false
 }
 
-// equalByMethod compares values of types with their own encoding, if there is a method for it.
+// equalByMethod compares values of types with their own encoding, if a method for it is known.
 func equalByMethod(a, b reflect.Value) (equal, known bool) {
 	t := a.Type()
 	if k := t.Kind(); k == reflect.Pointer || k == reflect.Interface || !encodesItself(t) {
@@ -127,7 +128,7 @@ func equalByMethod(a, b reflect.Value) (equal, known bool) {
 	switch x := a.Interface().(type) {
 	case *time.Time:
 		return x.Equal(*b.Interface().(*time.Time)), true
-	case *json.RawMessage: // which is kept without whitespace
+	case *json.RawMessage: // encoded without whitespace
 		return bytes.Equal(compact(*x), compact(*b.Interface().(*json.RawMessage))), true
 	}
 	if result, ok := call(a.MethodByName("Equal"), b, reflect.Bool); ok {
@@ -154,8 +155,8 @@ func addressed(v reflect.Value) reflect.Value {
 	return p
 }
 
-// call calls a method with a value, or a pointer to it, if it takes that alone and returns a result
-// of a kind.
+// call calls a method with a value, or a pointer to it, if that is its only parameter and it
+// returns one result of a kind.
 func call(method, p reflect.Value, result reflect.Kind) (reflect.Value, bool) {
 	if !method.IsValid() || method.Type().NumIn() != 1 || method.Type().NumOut() != 1 || method.Type().Out(0).Kind() != result {
 		return reflect.Value{}, false

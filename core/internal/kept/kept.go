@@ -1,4 +1,4 @@
-// Package kept encodes the values that are kept for repeats, and checks that they survive it.
+// Package kept encodes the values that are kept for repeats, and checks that they survive encoding.
 package kept
 
 import (
@@ -17,8 +17,8 @@ import (
 // ErrEncoding is guard.ErrEncoding.
 var ErrEncoding = errors.New("guard: value does not survive its encoding")
 
-// Check returns an error that matches ErrEncoding if no value of type T survives its encoding but
-// nil, zero and empty ones.
+// Check returns an error that matches ErrEncoding if values of type T do not survive their
+// encoding, except for nil, zero and empty ones.
 func Check[T any]() error {
 	if why := verdictOf(reflect.TypeFor[T]()).unfit; why != "" {
 		return fmt.Errorf("%w: %s", ErrEncoding, why)
@@ -27,10 +27,10 @@ func Check[T any]() error {
 }
 
 // Encode encodes a value as JSON that decodes to an equal value. An error matches ErrEncoding. It
-// names where the value changes, and not the value.
+// names the part that changes, without its value.
 func Encode[T any](value T) (data []byte, err error) {
 	defer func() {
-		if r := recover(); r != nil { // of a method of the value's
+		if r := recover(); r != nil { // of one of the value's methods
 			data, err = nil, fmt.Errorf("%w: panic: %v", ErrEncoding, r)
 		}
 	}()
@@ -62,7 +62,7 @@ func compare[T any](value T, data []byte) error {
 	return nil
 }
 
-// verdict is what a type alone says of its values.
+// verdict is the result for all values of a type.
 type verdict struct {
 	unfit    string // why none survives; "" if one may
 	faithful bool   // all survive whose JSON has no replaced bytes
@@ -79,8 +79,8 @@ func verdictOf(t reflect.Type) *verdict {
 	return v
 }
 
-// unfit returns why no value of a type survives, but nil, zero and empty ones. outer are the types
-// that t is in.
+// unfit returns why values of a type do not survive, except for nil, zero and empty ones; "" if
+// some may. outer are the types that contain t.
 func unfit(t reflect.Type, outer []reflect.Type) string {
 	if decodesItself(t) || slices.Contains(outer, t) {
 		return ""
@@ -146,8 +146,8 @@ func isEncoded(f reflect.StructField) bool {
 	return (f.IsExported() || f.Anonymous) && f.Tag.Get("json") != "-"
 }
 
-// faithful reports whether all values of a type survive, unless their JSON has replaced bytes. outer
-// are the types that t is in. It is false if there is any doubt.
+// faithful reports whether all values of a type survive, unless their JSON has replaced bytes. It
+// is false if there is any doubt. outer are the types that contain t.
 func faithful(t reflect.Type, outer []reflect.Type) bool {
 	if encodesItself(t) || decodesItself(t) || t == reflect.TypeFor[json.Number]() || slices.Contains(outer, t) {
 		return false

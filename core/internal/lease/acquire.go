@@ -23,9 +23,15 @@ type Request struct {
 	traced   telemetry.Acquisition
 }
 
-// Acquire returns a lease, or an error: of the key, weight or capacity; of ctx; ErrClosed; that of
-// Mechanism.Busy; or one that matches store.ErrUnavailable. After an error nothing is held, and there
-// is no place in a queue: a late grant is released in the background.
+// Acquire returns a lease, or an error:
+//   - of the key, the weight or the capacity;
+//   - of ctx;
+//   - ErrClosed;
+//   - of Mechanism.Busy;
+//   - one that matches store.ErrUnavailable.
+//
+// After an error nothing is held, and there is no place in a queue: a late grant is released in the
+// background.
 func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	r.traced = p.Telemetry.Begin(ctx, r.Wait)
 	l, err := p.acquire(ctx, &r)
@@ -74,7 +80,7 @@ func (p *Pool) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	return p.acquireQueued(ctx, r)
 }
 
-// over returns why a call cannot go on: the end of its context, or of the pool.
+// over returns the error of a call whose context, or whose pool, has ended, or nil.
 func (p *Pool) over(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
@@ -85,8 +91,9 @@ func (p *Pool) over(ctx context.Context) error {
 	return nil
 }
 
-// request returns a request to the store. A hold that may be handed on needs several fences. One with
-// a reserve is not: whether a request fits beside those with a smaller reserve is the store's to say.
+// request returns a request to the store. A hold that may be handed on needs several fences. A hold
+// with a reserve is not handed on: the store decides whether a request fits beside those with a
+// smaller reserve.
 func (p *Pool) request(ctx context.Context, r *Request, key string) store.LeaseRequest {
 	c := r.Config
 	fences := maxPasses
@@ -169,7 +176,8 @@ func (p *Pool) busy(req *store.LeaseRequest, reply *store.LeaseReply, cause erro
 	})
 }
 
-// behind records on the span of a request for a lock whose hold it waits for, by that one's label.
+// behind records on the span of a request for a lock which hold it waits for, by the label of that
+// hold.
 func (p *Pool) behind(r *Request, label string) {
 	if r.traced.Traced() && p.Kind == store.LockKind {
 		r.traced.Behind(CutSpan(label))

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// Settings are the settings of a lease. They are comparable: a hold is handed on only between callers
-// with equal ones.
+// Settings are the settings of a lease. They are comparable: a hold is handed on only between
+// callers with equal settings.
 type Settings struct {
 	TTL     time.Duration
 	Renew   bool
@@ -39,8 +39,8 @@ type Config struct {
 // maxLabel is the largest label of a holder, in bytes.
 const maxLabel = 256
 
-// NewConfig returns the configuration of a new mechanism; other is the default of what the
-// mechanisms do not share.
+// NewConfig returns the configuration of a new mechanism. other has the defaults that mechanisms do
+// not share.
 func NewConfig[O ~func(*Config)](pkg string, st store.Leases, name string, other Config, opts []O) (*Config, error) {
 	if naming.IsNil(st) {
 		return nil, errors.New(pkg + ": New: nil store")

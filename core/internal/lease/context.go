@@ -146,8 +146,8 @@ func (c *Context) expire() {
 	c.end(c.expired)
 }
 
-// ValidUntil returns the local deadline of a hold that was requested at a time. The margin allows
-// for clocks of different speed.
+// ValidUntil returns the local deadline of a hold that was requested at sent. The margin allows for
+// clocks of different speed.
 func ValidUntil(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }

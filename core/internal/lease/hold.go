@@ -18,7 +18,7 @@ type Hold struct {
 	config   *Config
 	ref      [1]store.LeaseRef
 	last     int64 // fence
-	capacity int   // that it was granted under
+	capacity int   // at the grant
 	began    time.Time
 	term     Term
 	entry    Entry[*Hold]
@@ -27,12 +27,12 @@ type Hold struct {
 	initial  *Lease       // memory for the first lease
 
 	// Guarded by the pool's mu.
-	queue   *queue // that it may be handed on in; nil if none
+	queue   *queue // in which it may be handed on; nil if none
 	index   int    // in the queue's holds
 	fence   int64  // of the current lease
 	passes  int
 	lease   *Lease // the current one
-	givenUp bool   // the store has its release, since it is lost
+	givenUp bool   // its release was sent, since it is lost
 }
 
 // newHold returns the hold of a grant, and starts its renewal. If the reply came too late to be of
@@ -108,8 +108,8 @@ func (h *Hold) Lost() { h.lost(h.endCause()) }
 
 func (h *Hold) lost(cause error) {
 	p := h.pool
-	// A late renewal would hold for nobody. But what a lock-delay, WithMaxHold or WithoutRenewal
-	// keeps closed stays closed.
+	// A late renewal would keep the hold without a holder, so it is released. A lock-delay,
+	// WithMaxHold or WithoutRenewal keeps it closed until it ends in the store.
 	lost := errors.Is(cause, p.ErrLost)
 	giveUp := lost || h.config.Renew && h.config.Delay == 0 && !h.term.Valid()
 	h.term.End(cause)
@@ -129,7 +129,7 @@ func (h *Hold) lost(cause error) {
 	}
 }
 
-// endCause returns why the hold has ended without being released.
+// endCause returns the cause of the end of a hold that was not released.
 func (h *Hold) endCause() error {
 	if h.Due() {
 		return h.pool.ErrLost
@@ -137,8 +137,8 @@ func (h *Hold) endCause() error {
 	return h.pool.ErrExpired
 }
 
-// remove removes a hold from the pool and its queue, which goes on. It reports whether it was there.
-// The caller holds mu.
+// remove removes a hold from the pool and its queue, which continues. It reports whether the hold
+// was there. The caller holds mu.
 func (p *Pool) remove(h *Hold) bool {
 	if p.holds[h.ref[0].ID] != h {
 		return false
@@ -183,8 +183,8 @@ func (p *Pool) recordLoss(l *Lease, cause error) {
 	}
 }
 
-// end ends the current lease of a hold, which is handed on to the next waiter, or released in the
-// store: in the background, if async is set.
+// end ends the current lease of a hold. The hold is handed on to the next waiter, or released in
+// the store, in the background if async is set.
 func (p *Pool) end(ctx context.Context, h *Hold, async bool) error {
 	p.calls.Begin()
 	defer p.calls.End()
@@ -198,7 +198,7 @@ func (p *Pool) end(ctx context.Context, h *Hold, async bool) error {
 		return nil
 	}
 	if q != nil && !async {
-		q.flying++ // the queue goes on when the store has the release
+		q.flying++ // the queue continues when the store has the release
 	}
 	p.remove(h)
 	givenUp := h.givenUp

@@ -15,8 +15,8 @@ import (
 type Kept[H any] interface {
 	// TTL returns the TTL that a renewal sets.
 	TTL() time.Duration
-	// Due reports whether to renew the lease. One that has ended in this process is not renewed,
-	// which would block others without a holder, and counts as lost.
+	// Due reports whether to renew the lease. A lease that has ended in this process is not due:
+	// its renewal would block others without a holder. It counts as lost.
 	Due() bool
 	// Renewed is called after a renewal that was sent at this time and confirmed by the store.
 	Renewed(sent time.Time)
@@ -30,16 +30,18 @@ type Kept[H any] interface {
 const (
 	// maxBatch bounds the leases in a call of renew.
 	maxBatch = 100
-	// few is the usual maximum of batches in flight, so that a store with many due or overdue leases
-	// replies to each of them in time. If none ends for patience, another one is sent, up to most:
-	// a part of the store may not reply, and block the others. After a batch without a single
-	// renewal the maximum is one, and grows by one with each successful batch.
+	// few is the usual maximum of batches in flight, so that a store with many due or overdue
+	// leases replies to each of them in time. If these do not end within patience, another one is
+	// sent, up to most, so that a part of the store without replies does not block the rest. After
+	// a batch without a single renewal the maximum is one, and grows by one with each successful
+	// batch.
 	few, most = 4, 16
 	patience  = 25 * time.Millisecond
 )
 
-// A grant that is shorter than the TTL is taken up by its first renewal: after takeUpDelay, or a third
-// of the grant if that is less, so that a short hold never sends it. It is repeated every takeUpRetry.
+// A grant that is shorter than the TTL is taken up by its first renewal. It is sent after
+// takeUpDelay, or after a third of the grant if that is less: so a short hold never sends it. If it
+// fails, it is repeated after takeUpRetry.
 const (
 	takeUpDelay = 50 * time.Millisecond
 	takeUpRetry = 250 * time.Millisecond
@@ -47,20 +49,20 @@ const (
 
 // Parts of a TTL.
 const (
-	// retryPart is when a failed renewal is retried, or after a quarter of the rest if that is
-	// sooner, but not before retryLeast.
+	// A failed renewal is retried after the part retryPart, or after a quarter of the rest if that
+	// is sooner, but not before retryLeast.
 	retryPart, retryLeast = 12, 60
-	// spreadPart is by how much renewals are sent earlier at most, so that leases that were acquired
+	// spreadPart bounds how much earlier renewals are sent, so that leases that were acquired
 	// together are not renewed together.
 	spreadPart = 6
-	// earlyPart is by how much a lease is renewed earlier at most to fill a batch.
+	// earlyPart bounds how much earlier a lease is renewed to fill a batch.
 	earlyPart = 24
 )
 
 // Keeper renews leases until they are removed or lost, in the order of their ends.
 type Keeper[H Kept[H]] struct {
-	// renew renews a batch in the store, and reports for each whether it is held. With an error,
-	// those reported as held were renewed, and the others are retried.
+	// renew renews a batch in the store, and reports for each lease whether it is held. With an
+	// error, the leases reported as held were renewed, and the others are retried.
 	renew func(context.Context, []H) ([]bool, error)
 
 	mu       sync.Mutex
@@ -78,7 +80,7 @@ type Keeper[H Kept[H]] struct {
 	running sync.WaitGroup
 }
 
-// Entry is what a Keeper knows of a lease, in whose memory it is.
+// Entry is a Keeper's state of a lease, in the lease's memory.
 type Entry[H any] struct {
 	of        H
 	kept      bool
@@ -88,7 +90,7 @@ type Entry[H any] struct {
 	failed    bool // its last renewal failed
 	due, ends time.Time
 	ttl       time.Duration // from its last renewal
-	ready     bool          // in the heap of those that are due
+	ready     bool          // in the heap of due leases
 	index     int           // in its heap; -1 while its batch is in flight
 }
 
@@ -110,8 +112,8 @@ func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.add(e)
 }
 
-// TakeUp is Add for one that was granted for a shorter time, and is then renewed to its TTL: once,
-// or from then on.
+// TakeUp is Add for a lease that was granted for a shorter time. The first renewal sets its TTL. If
+// once is set, there are no others.
 func (k *Keeper[H]) TakeUp(h H, sent time.Time, granted time.Duration, once bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,8 +133,8 @@ func (k *Keeper[H]) spread(ttl time.Duration, offset float64) time.Duration {
 	return time.Duration(offset * float64(ttl/spreadPart))
 }
 
-// Watch is Add for one that is not renewed, and removed when it ends. It may be called again, or
-// after Add, with a later end.
+// Watch is Add for a lease that is not renewed, and is removed when it ends. It may be called
+// again, or after Add, with a later end.
 func (k *Keeper[H]) Watch(h H, end time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,8 +192,8 @@ func (k *Keeper[H]) drop(e *Entry[H]) {
 func (k *Keeper[H]) Wait() { k.running.Wait() }
 
 // arm sets the timer for the first due lease, or for another batch, unless it fires before that. It
-// is not stopped when a lease is removed: most are removed before they are due, and the next one
-// would set it again. The caller holds mu.
+// is not stopped when a lease is removed: most leases are removed before they are due, and the next
+// one would set it again. The caller holds mu.
 func (k *Keeper[H]) arm(now time.Time) {
 	var next time.Time
 	if len(k.waiting) > 0 {

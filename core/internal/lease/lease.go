@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Lease is what a caller holds, and the context of what it does meanwhile. The mechanism's own lease
+// Lease is a caller's lease, and the context of the work under it. The mechanism's own lease
 // contains it.
 type Lease struct {
 	Context
@@ -24,7 +24,7 @@ type Lease struct {
 // Init sets the owner of a lease: its value in its context.
 func (l *Lease) Init(owner any) { l.owner = owner }
 
-// Owner returns what Init has set.
+// Owner returns the owner that Init has set.
 func (l *Lease) Owner() any { return l.owner }
 
 // Parent returns the context of its request.
@@ -50,11 +50,12 @@ func (l *Lease) Fence() int64 { return l.fence }
 // Of reports whether the lease is one of a pool.
 func (l *Lease) Of(p *Pool) bool { return l.hold.pool == p }
 
-// Ended returns why the hold has ended, or the time of its leases; nil if it has not.
+// Ended returns the cause of the end of the hold, or of the time of its leases; nil if it has not
+// ended.
 func (l *Lease) Ended() error { return l.hold.term.Ended(l.hold.pool.ErrExpired) }
 
-// Enter initialises another lease on the same hold, whose context ends with ctx and with the hold. It
-// returns why the hold has ended instead, if it has.
+// Enter initialises another lease on the same hold, whose context ends with ctx and with the hold.
+// If the hold has ended, it returns the cause instead.
 func (l *Lease) Enter(ctx context.Context, entered *Lease) error {
 	entered.hold, entered.fence = l.hold, l.fence
 	return l.hold.term.Enter(ctx, &entered.Context, l.hold.pool.ErrExpired)
@@ -69,13 +70,15 @@ func (l *Lease) Close() bool { return l.released.CompareAndSwap(false, true) }
 // Lost reports whether the hold has ended before it was released.
 func (l *Lease) Lost() bool { return !l.hold.term.Valid() }
 
-// End ends the hold, or hands it on. All of its leases were left. See Release.
+// End ends the hold, or hands it on. All of its leases were left before. See Release.
 func (l *Lease) End(ctx context.Context) error { return l.hold.pool.end(ctx, l.hold, false) }
 
-// Release releases a lease that is the only one on its hold. It returns nil if it was held until now;
-// ErrLost if it was not; ErrExpired if it has a lock-delay and has run out; ErrReleased if it was
-// released before; or an error that matches store.ErrUnavailable: then the release is retried in the
-// background.
+// Release releases a lease that is the only one on its hold. It returns
+//   - nil if it was held until now;
+//   - ErrLost if it was not;
+//   - ErrExpired if it has a lock-delay and has run out;
+//   - ErrReleased if it was released before;
+//   - an error that matches store.ErrUnavailable: then the release is retried in the background.
 func (l *Lease) Release(ctx context.Context) error {
 	if !l.Close() {
 		return l.hold.pool.ErrReleased
@@ -118,8 +121,8 @@ func (h *Hold) answered(held bool, err error) error {
 	return h.pool.ErrLost
 }
 
-// Downgrade reduces the weight of the hold, which is then not handed on. An error that matches
-// store.ErrUnavailable means that the weight may be either.
+// Downgrade reduces the weight of the hold, which is then not handed on. After an error that
+// matches store.ErrUnavailable the weight may be the old or the new one.
 func (l *Lease) Downgrade(ctx context.Context, weight int) error {
 	h := l.hold
 	p := h.pool
@@ -135,7 +138,7 @@ func (l *Lease) Downgrade(ctx context.Context, weight int) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if q := h.queue; q != nil { // others of the process may wait for what it was
+	if q := h.queue; q != nil { // waiters of the process may wait for its former weight
 		q.drop(h)
 		p.kick(q)
 	}

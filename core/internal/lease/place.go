@@ -18,8 +18,8 @@ type place struct {
 	repeat   context.CancelFunc // ends the wait to repeat the request; nil without one
 }
 
-// serve gives a queue a place in the store. Without the store's reply the request is to be sent. ctx
-// has the values for the calls. The caller holds mu.
+// serve gives a queue a place in the store. If reply is nil, the request has not been sent. ctx has
+// the values for the calls. The caller holds mu.
 func (p *Pool) serve(ctx context.Context, q *queue, req store.LeaseRequest, reply *store.LeaseReply) {
 	pl := &place{queue: q, config: q.config, req: req}
 	pl.ctx, pl.withdraw = context.WithCancel(context.WithoutCancel(ctx))
@@ -93,7 +93,7 @@ func (p *Pool) await(pl *place) {
 		if w != nil {
 			w.receive(turn{hold: h})
 		}
-	case w != nil && !slow: // otherwise it has another place
+	case w != nil && !slow: // after a slow one the waiter gets another place
 		w.receive(turn{err: err})
 		if errors.Is(err, store.ErrUnavailable) {
 			q.failTries(err)
@@ -147,7 +147,7 @@ func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
 	}
 }
 
-// Resize has waiters use new capacities: their places keep their numbers, and those whose weight no
+// Resize makes waiters use new capacities. Their places keep their numbers. Waiters whose weight no
 // longer fits leave with the error of Mechanism.Capacity.
 func (p *Pool) Resize() {
 	var changed []Request

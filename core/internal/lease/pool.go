@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// Mechanism is what a Pool needs to know of the mechanism that it serves.
+// Mechanism is the mechanism that a Pool serves.
 type Mechanism struct {
 	Kind string // of the store's names
 	Name string
@@ -26,7 +26,7 @@ type Mechanism struct {
 
 	// Busy returns the error of a request that was not granted. It matches ErrNotAcquired.
 	Busy func(Busy) error
-	// Capacity returns the capacity that a request is sent with, or why it is invalid.
+	// Capacity returns the capacity for a request, or an error if the request is invalid.
 	Capacity func(c *Config, key string, weight int) (int, error)
 	// Alloc returns memory for a lease, with its owner set, and for a hold if it is the first of one.
 	Alloc func(first bool) (*Lease, *Hold)
@@ -37,14 +37,14 @@ type Mechanism struct {
 	Leases    *telemetry.Leases
 }
 
-// Busy says why a request was not granted.
+// Busy describes a request that was not granted.
 type Busy struct {
 	Holder          string // the label
 	InUse, Capacity int
 	Waiting         int           // earlier waiters
 	Remaining       time.Duration // until room may appear by itself
-	Full            bool          // it would have waited, but for its bound
-	Cause           error         // why waiting ended; nil if it did not wait
+	Full            bool          // the queue has no room for it
+	Cause           error         // of the end of its wait; nil if it did not wait
 }
 
 // Pool is a process's part of the leases of one mechanism: it requests, queues, renews, hands on and
@@ -70,8 +70,8 @@ type Pool struct {
 	shutdowns int // in progress
 }
 
-// NewPool returns an empty pool. One that is dropped without Close is collected when it has no
-// holds, requests or unconfirmed releases, which refer to it; its store does not.
+// NewPool returns an empty pool. A pool that is dropped without Close is collected when it has no
+// holds, requests or unconfirmed releases, which refer to it. Its store does not refer to it.
 func NewPool(st store.Leases, m Mechanism) *Pool {
 	p := &Pool{Mechanism: m, store: st, name: m.Kind + m.Name, holds: make(map[string]*Hold), queues: make(map[string]*queue)}
 	p.keeper = NewKeeper(p.renew)
@@ -132,9 +132,9 @@ func (p *Pool) Close() error {
 }
 
 // shutdown first ends the process's own requests and withdraws its places, so that it gets no more
-// grants, and ends the contexts of its holds. It then waits for their release, and renews them
-// until ctx ends: what still has a holder then expires, since a release would let another one begin
-// beside it. Holds that are not renewed are to expire anyway, and not waited for.
+// grants. It ends the contexts of its holds. Then it waits for their release, and renews them until
+// ctx ends. A hold that still has a holder then expires: a release would let another holder begin
+// beside it. Holds that are not renewed expire anyway, and are not waited for.
 func (p *Pool) shutdown(ctx context.Context) error {
 	p.close()
 	p.mu.Lock()
@@ -156,8 +156,8 @@ func (p *Pool) shutdown(ctx context.Context) error {
 	return errors.Join(held, inFlight, p.releases.Wait(ctx), p.releases.Drain(ctx))
 }
 
-// awaitHolders waits until all holds that are renewed were released or lost. With the end of the
-// last shutdown's ctx, the renewals end.
+// awaitHolders waits until all renewed holds were released or lost. The renewals end when the last
+// shutdown's ctx ends.
 func (p *Pool) awaitHolders(ctx context.Context) error {
 	err := p.renewed.Wait(ctx)
 	p.mu.Lock()

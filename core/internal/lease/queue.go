@@ -10,9 +10,9 @@ import (
 )
 
 // queue holds this process's waiters for one key, settings and weight, and its holds that may be
-// handed on to them. As many holds and places in the store as there is room for belong to the queue,
-// which hands what is granted to its first waiter; the other waiters wait here. For a lock that is one.
-// The pool's mu guards the fields.
+// handed on to them. It has as many holds and places in the store as there is room for: one for a
+// lock. It hands each grant to its first waiter; the other waiters wait here. The pool's mu guards
+// the fields.
 type queue struct {
 	key    string
 	config *Config
@@ -26,29 +26,29 @@ type queue struct {
 	queued   int       // places that the store has confirmed
 	flying   int       // other calls to the store in flight, to acquire or to release
 	waiters  list.List // of *waiter
-	tries    list.List // of *waiter: callers that do not wait, but for a call in flight
+	tries    list.List // of *waiter: callers that wait only for a call in flight
 	arrivals int
 	reply    store.LeaseReply // when the first of the places was queued
 }
 
 const (
-	// maxPlaces is how many places a queue has in the store at most.
+	// maxPlaces is the maximum of a queue's places in the store.
 	maxPlaces = 16
-	// maxPasses is how many leases a hold carries, and maxRun how long it is handed on, before other
-	// processes get their turn.
+	// maxPasses bounds how many leases a hold carries, and maxRun for how long it is handed on,
+	// before other processes get their turn.
 	maxPasses = 16
 	maxRun    = 50 * time.Millisecond
 	// maxSpare bounds the memory for queues that is kept.
 	maxSpare = 64
 )
 
-// limit is how many holds and places the queue has room for.
+// limit returns the number of holds and places for which the queue has room.
 func (q *queue) limit() int { return max((q.capacity-q.config.Reserve)/q.weight, 1) }
 
 func (q *queue) room() bool { return len(q.holds)+len(q.places)+q.flying < q.limit() }
 
-// known reports whether a request would have to wait as far as is known: for the process's own holds,
-// or by the store's reply.
+// known reports whether a request would certainly have to wait: for the process's own holds, or by
+// the store's reply.
 func (q *queue) known() bool { return q.queued > 0 || len(q.holds) >= q.limit() }
 
 // queueOf returns the queue for a request. The caller holds mu.
@@ -143,7 +143,8 @@ func (q *queue) holder() string {
 	return WithSpan(h.lease.parent, h.config.Holder)
 }
 
-// foreign returns how many requests stood before the queue's places in the store. The caller holds mu.
+// foreign returns the number of requests before the queue's places in the store. The caller holds
+// mu.
 func (q *queue) foreign() int {
 	if q.queued == 0 {
 		return 0
@@ -152,7 +153,7 @@ func (q *queue) foreign() int {
 }
 
 // waiting returns how many callers of the process wait for the key, and whether a TryAcquire would
-// overtake one that is in another queue than q.
+// overtake a waiter in another queue than q.
 func (p *Pool) waiting(q *queue) (n int, ahead bool) {
 	for other := p.queues[q.key]; other != nil; other = other.next {
 		n += other.waiters.Len()
@@ -161,7 +162,7 @@ func (p *Pool) waiting(q *queue) (n int, ahead bool) {
 	return n, ahead
 }
 
-// refusal returns the error of a caller that gets nothing. The caller holds mu.
+// refusal returns the error of a caller without a lease. The caller holds mu.
 func (p *Pool) refusal(q *queue, full bool, cause error) error {
 	waiting, _ := p.waiting(q)
 	b := Busy{Holder: q.config.Holder, Capacity: q.capacity, Waiting: waiting, Full: full, Cause: cause}
@@ -179,17 +180,20 @@ func (p *Pool) refusal(q *queue, full bool, cause error) error {
 	return p.Busy(b)
 }
 
-// failTries passes the error of a request to the callers that wait for it, and for no lease. The
-// caller holds mu.
+// failTries passes the error of a request to the callers that wait only for its reply. The caller
+// holds mu.
 func (q *queue) failTries(err error) {
 	for w := first(&q.tries); w != nil; w = first(&q.tries) {
 		w.receive(turn{err: err})
 	}
 }
 
-// kick lets a queue go on after any change of it: callers that do not wait get their answer, as many
-// waiters as there is room for have places, and a queue that is not in use is removed. The caller
-// holds mu.
+// kick continues a queue after any change of it:
+//   - callers that wait only for a reply get it, if it is known;
+//   - as many waiters as there is room for get places;
+//   - a queue that is not in use is removed.
+//
+// The caller holds mu.
 func (p *Pool) kick(q *queue) {
 	for w := first(&q.tries); w != nil && q.known(); w = first(&q.tries) {
 		w.receive(turn{err: p.refusal(q, false, nil)})

@@ -16,8 +16,8 @@ type Term struct {
 	mu         sync.Mutex
 	validUntil time.Time
 	limit      time.Time // of the current contexts; zero if there is none
-	over       error     // why the term was ended; nil if it was not
-	stopped    error     // why its contexts have ended before it; nil if they have not
+	over       error     // the cause of the end of the term; nil before
+	stopped    error     // the cause of an earlier end of its contexts; nil before
 	lapsing    bool      // it is not extended any more
 	contexts   *Context  // the current ones, the last to begin first
 }
@@ -41,8 +41,8 @@ func (t *Term) Begin(parent context.Context, c *Context, longest time.Duration, 
 }
 
 // Enter initialises a zero Context, which ends as the current ones do, independent of their
-// parents. If the term, or the time of its contexts, is over, it returns why instead: expired, or
-// the cause of [Term.End] or [Term.Stop].
+// parents. If the term, or the time of its contexts, is over, it returns the cause instead:
+// expired, or that of [Term.End] or [Term.Stop].
 func (t *Term) Enter(parent context.Context, c *Context, expired error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,8 +91,8 @@ func (t *Term) Detach() {
 	t.contexts, t.limit = nil, time.Time{}
 }
 
-// Ended returns why the term, or the time of its contexts, is over: expired if it is by the clock,
-// or the cause of [Term.End]. It returns nil if it is not over.
+// Ended returns the cause if the term, or the time of its contexts, is over: expired if it is by
+// the clock, or the cause of [Term.End]. It returns nil if it is not over.
 func (t *Term) Ended(expired error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

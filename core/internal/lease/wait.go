@@ -23,8 +23,8 @@ type turn struct {
 	err  error
 }
 
-// acquireQueued sends a request, or joins the local queue while the process has or requests all that
-// there is room for.
+// acquireQueued sends a request. While the process has, or requests, as much as there is room for,
+// it joins the local queue instead.
 func (p *Pool) acquireQueued(ctx context.Context, r *Request) (*Lease, error) {
 	p.mu.Lock()
 	q := p.queueOf(r)
@@ -131,7 +131,7 @@ func (w *waiter) leave() {
 	w.element = nil
 }
 
-// receive is leave with a turn.
+// receive removes the waiter from its list, and gives it a turn.
 func (w *waiter) receive(t turn) {
 	w.leave()
 	w.ready <- t

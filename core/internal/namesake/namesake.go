@@ -1,5 +1,5 @@
-// Package namesake finds mechanisms with the same name on the same store and different settings. They
-// share their state, so each overrides the others' settings.
+// Package namesake finds mechanisms with the same name on the same store and different settings.
+// They share their state, so each overrides the others' settings.
 package namesake
 
 import (
@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Register has the mechanisms of a store, which embeds it. It does not keep more than maxNames names: what comes
-// later is not compared.
+// Register has the mechanisms of a store, which embeds it. It keeps at most maxNames names:
+// mechanisms with later names are not compared.
 type Register struct {
 	mu    sync.Mutex
 	names map[id]*entry
@@ -22,12 +22,12 @@ const maxNames = 4096
 type id struct{ kind, name string }
 
 type entry struct {
-	settings Settings // of the first, or of what was changed last
+	settings Settings // of the first mechanism, or of the last Change
 	members  int
 	logged   bool
 }
 
-// Settings are what mechanisms of one name have to agree on.
+// Settings are the settings that mechanisms of one name must have in common.
 type Settings struct {
 	Text   string
 	Secret string // compared, and not logged
@@ -38,7 +38,8 @@ type Store interface{ register() *Register }
 
 func (r *Register) register() *Register { return r }
 
-// Member is a mechanism that has joined; nil for one whose store has no register.
+// Member is a mechanism that has joined. It is nil if the store has no register, or the register is
+// full.
 type Member struct {
 	register *Register
 	entry    *entry
@@ -46,8 +47,8 @@ type Member struct {
 	left     bool
 }
 
-// Join enters a mechanism into its store's register, and logs if another of the name has other settings, once
-// for each name.
+// Join enters a mechanism into its store's register. If another one of the name has other settings,
+// it logs that, once for each name.
 func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member {
 	holder, ok := store.(Store)
 	if !ok {
@@ -81,14 +82,14 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 	return m
 }
 
-// LeaveWith has a member leave when what it is of was dropped without Close.
+// LeaveWith removes the member from the register when its owner was dropped without Close.
 func LeaveWith[O any](owner *O, m *Member) {
 	if m != nil {
 		runtime.AddCleanup(owner, (*Member).Leave, m)
 	}
 }
 
-// Change says that the settings are meant to be others from now on.
+// Change replaces the settings of the name, with which later members are compared.
 func (m *Member) Change(s Settings) {
 	if m != nil {
 		m.register.mu.Lock()
@@ -97,7 +98,7 @@ func (m *Member) Change(s Settings) {
 	}
 }
 
-// Leave takes a mechanism that is closed out of the register. It may be called more than once.
+// Leave removes a mechanism that is closed from the register. It may be called more than once.
 func (m *Member) Leave() {
 	if m == nil {
 		return

@@ -12,10 +12,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Explain returns an error of the client as one of a store: unavailable, with what else is known of it.
-// It is unconfirmed if the request may have run, as open says, and the server's reply does not rule
-// that out. wrote says whether the server has taken writes before: one that has become read-only is
-// an outage, and one that never took any is set up wrongly.
+// Explain returns an error of the client as an error of a store, which matches one of:
+//   - ErrMisconfigured or ErrFull, if the server's reply says so;
+//   - ErrUnconfirmed, if open is set, since the request may have run, and the server's reply does
+//     not rule that out;
+//   - ErrUnavailable otherwise.
+//
+// wrote reports whether the server has taken writes before. A server that has become read-only is
+// an outage; one that never took any is misconfigured.
 func Explain(err error, open, wrote bool) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -36,7 +40,7 @@ func Explain(err error, open, wrote bool) error {
 
 // IsReply reports whether the server answered with an error.
 func IsReply(err error) bool {
-	if err == nil { // what follows allocates
+	if err == nil { // the code below allocates
 		return false
 	}
 	var reply redis.Error
@@ -46,7 +50,7 @@ func IsReply(err error) bool {
 // IsOutOfMemory reports whether the server refused to write since its memory is full.
 func IsOutOfMemory(err error) bool { return Says(err, "OOM") }
 
-// RefusesWrites reports whether the server said that it takes no writes, for a reason of its own.
+// RefusesWrites reports whether the server replied that it takes no writes.
 func RefusesWrites(err error) bool {
 	switch r, _ := Find(err); r.Cause {
 	case store.ReadOnly, store.Persistence, store.Replication:
@@ -55,20 +59,20 @@ func RefusesWrites(err error) bool {
 	return false
 }
 
-// IsMisconfigured reports whether the server answered that it, or the client, is set up wrongly.
+// IsMisconfigured reports whether the server replied that it, or the client, is misconfigured.
 func IsMisconfigured(err error) bool {
 	r, _ := Find(err)
 	return r.Verdict == Misconfiguration
 }
 
-// IsUnauthenticated reports whether the server refused the client's password, or wants one.
+// IsUnauthenticated reports whether the server refused the client's password, or requires one.
 func IsUnauthenticated(err error) bool {
 	r, _ := Find(err)
 	return r.Cause == store.Authentication
 }
 
-// IsUnreachable reports whether no server was found at an address: nothing listens there, or the name is
-// unknown. A server that is merely slow, or busy, is reachable.
+// IsUnreachable reports whether there is no server at an address: its port is closed, or its name
+// is unknown. A slow or busy server is reachable.
 func IsUnreachable(err error) bool {
 	var dns *net.DNSError
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) && dns.IsNotFound

@@ -9,33 +9,33 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Verdict is what a server's refusal says about the server.
+// Verdict classifies a server's refusal.
 type Verdict int
 
 // The verdicts.
 const (
-	// Outage is a server that does not take steps now, and may again.
+	// Outage is a server that takes no steps now, and may take them again.
 	Outage Verdict = iota + 1
-	// Misconfiguration is a server or a client that is set up wrongly: waiting does not end it.
+	// Misconfiguration is a server or a client with wrong settings: waiting does not end it.
 	Misconfiguration
 	// Full is a server without room for anything new.
 	Full
-	// Elsewhere is a step that another node would carry out, or this one in a moment.
+	// Elsewhere is a step that another node would carry out, or this one after a moment.
 	Elsewhere
-	// CallersFault is a step that no server would carry out: it works, and its data or the program does
-	// not.
+	// CallersFault is a step that no server would carry out. The server works; its data or the
+	// program is wrong.
 	CallersFault
 )
 
-// Refusal is a kind of replies by which a server says that it has not carried out a command. If it is
-// one of a script, the script has not written before.
+// Refusal is a kind of replies by which a server says that it has not carried out a command. A
+// script that gets such a reply has not written before.
 type Refusal struct {
 	// Reply is the beginning of the replies: whole words.
 	Reply   string
 	Cause   store.Cause
 	Verdict Verdict
-	// Is completes "the server …", and Remedy says what to do about it. Of refusals that concern one
-	// step, both are empty.
+	// Is completes "the server …", and Remedy is the action against it. Both are empty for refusals
+	// that concern one step.
 	Is, Remedy string
 }
 
@@ -46,8 +46,8 @@ const (
 	grantRights = "Grant the user what docs/redis.md lists"
 )
 
-// refusals are all that servers document for commands of the store: those of other commands, such as
-// UNKILLABLE and NOGROUP, are not among them.
+// refusals are all refusals that servers document for commands of the store. Those of other
+// commands, such as UNKILLABLE and NOGROUP, are not among them.
 var refusals = []Refusal{
 	{"NOAUTH", store.Authentication, Misconfiguration, "wants a password", setPassword},
 	{"WRONGPASS", store.Authentication, Misconfiguration, "refuses the password", setPassword},
@@ -59,7 +59,7 @@ var refusals = []Refusal{
 	{"NOPERM", store.Permission, Misconfiguration, "refuses the user a right", grantRights},
 	{"READONLY", store.ReadOnly, Misconfiguration, "is a replica, which takes no writes", useMaster},
 	{"MASTERDOWN", store.ReadOnly, Misconfiguration, "is a replica without its master, and takes no commands", useMaster},
-	{"MOVED", store.WrongServer, Misconfiguration, "is a node of a Cluster", useCluster}, // whose client follows it
+	{"MOVED", store.WrongServer, Misconfiguration, "is a node of a Cluster", useCluster}, // the client of a Cluster follows it
 	{"ERR unknown command", store.WrongServer, Misconfiguration, "does not know a command of the store", "Use Redis 6.2 or later, or Valkey"},
 	{"ERR This instance has cluster support disabled", store.WrongServer, Misconfiguration, "is no Cluster", useCluster},
 	{"ERR SELECT is not allowed in cluster mode", store.WrongServer, Misconfiguration, "is a Cluster, which has one database", useCluster},
@@ -88,11 +88,11 @@ var refusals = []Refusal{
 	{"CROSSSLOT", store.OtherCause, CallersFault, "", ""},
 }
 
-// forbidden are parts of the errors of scripts that met a command, a key or a channel which the
-// client's user may not use, as newer and older servers word them.
+// forbidden are parts of the errors of scripts that used a command, a key or a channel without the
+// right to it, in the wording of newer and older servers.
 var forbidden = []string{"ACL failure in script", "The user executing the script can't "}
 
-// Find returns the refusal that an error of a client is. ok is false if it is none that is known.
+// Find returns the refusal in an error of a client. ok is false if there is none, or it is unknown.
 func Find(err error) (r Refusal, ok bool) {
 	if !IsReply(err) {
 		return r, false
@@ -119,8 +119,8 @@ func refusalOf(reply string) (r Refusal) {
 	return r
 }
 
-// Says reports whether the server replied with an error that begins so, or a script did: before version
-// 7 Redis has it somewhere in the script's own error.
+// Says reports whether the server replied with an error that begins with reply. If a script got it,
+// Redis before version 7 has it somewhere in the script's own error.
 func Says(err error, reply string) bool {
 	var answer redis.Error
 	if err == nil || !errors.As(err, &answer) {

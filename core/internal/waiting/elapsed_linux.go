@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Elapsed returns µs that have passed since the machine started. The time for which it was suspended
-// counts, which it does not by Go's own monotonic clock.
+// Elapsed returns the µs since the machine started. They include the time for which it was
+// suspended, unlike Go's own monotonic clock.
 func Elapsed() int64 {
 	const boottime = 7
 	var t syscall.Timespec

@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// Elapsed returns µs that have passed since the process started.
+// Elapsed returns the µs since the process started.
 func Elapsed() int64 { return time.Since(started).Microseconds() }

@@ -10,18 +10,18 @@ const (
 	// the process sends that many heartbeats in a second.
 	beatEvery = time.Second
 	maxBeats  = 2000
-	// MaxBeatKeys is how many keys share a call of the store, where they can: about those that are due
-	// within shareEvery, since their heartbeats are sent together.
+	// MaxBeatKeys is the maximum of keys that share a call of the store, if the store can share
+	// calls. Heartbeats that are due within shareEvery are sent together: about that many.
 	MaxBeatKeys = 100
 	shareEvery  = MaxBeatKeys * time.Second / maxBeats * 4 / 5
-	// silentBeats is for how many intervals a waiter puts up with a silent server. Its place may be lost
-	// earlier, and is restored if the server replies in time.
+	// silentBeats is for how many intervals a waiter tolerates a server without replies. Its place
+	// may be lost earlier, and is restored if the server replies in time.
 	silentBeats = 6
 	// retryBeat is when a failed heartbeat is retried.
 	retryBeat = 300 * time.Millisecond
-	// recheckAfter is when a heartbeat is repeated that knows less than the process.
+	// recheckAfter is when a heartbeat is repeated if its reply has fewer waiters than the process.
 	recheckAfter = 50 * time.Millisecond
-	// mostSurplus is how many heartbeats in a row may know more: a withdrawal may be on its way.
+	// mostSurplus is how many replies in a row may have more: a withdrawal may be on its way.
 	mostSurplus = 2
 )
 
@@ -31,8 +31,8 @@ type Key[R Record] struct {
 	waiters map[*waiter[R]]struct{}
 	due     time.Time // the next heartbeat
 	heard   time.Time // last reply of the store
-	missing int       // consecutive heartbeats of which the store knew fewer waiters
-	surplus int       // or more
+	missing int       // consecutive replies with fewer waiters
+	surplus int       // or with more
 	index   int       // in the heap
 }
 
@@ -78,7 +78,7 @@ func (p *Process[R]) DeadAfter() time.Duration {
 	return 3 * p.interval()
 }
 
-// schedule sets the next heartbeat of a key: when a hold ends, since there is no push then, or after
+// schedule sets the next heartbeat of a key: when a hold ends, since no push reports that, or after
 // the usual time. The caller holds mu.
 func (p *Process[R]) schedule(k *Key[R], ends time.Duration) {
 	wait := p.interval()
@@ -165,9 +165,9 @@ func (p *Process[R]) notify() {
 	}
 }
 
-// Heard handles the reply to a heartbeat of a key: how many requests of the process wait there, and
-// when the first hold ends, or 0. It reports whether the store is to remove the requests, by another
-// heartbeat, since it knows some that the process does not.
+// Heard handles the reply to a heartbeat of a key: the number of the process's requests that wait
+// there, and the time until the first hold ends, or 0. It returns true if the store has requests
+// that the process does not have: another heartbeat then removes all of them.
 func (p *Process[R]) Heard(k *Key[R], places int, ends time.Duration) (surplus bool) {
 	broken := p.store.Broken()
 	p.mu.Lock()
@@ -218,8 +218,8 @@ func (p *Process[R]) Silent(k *Key[R], err error) {
 	p.scheduleAt(k, now.Add(retryBeat-jitter(retryBeat/3)))
 }
 
-// Resets reports whether a heartbeat is to have the store remove the process's requests for a key,
-// which are then queued anew. It does so once.
+// Resets reports whether a heartbeat removes the process's requests for a key, which are then
+// queued anew. It returns true once.
 func (p *Process[R]) Resets(k *Key[R]) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

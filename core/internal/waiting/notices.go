@@ -17,18 +17,19 @@ const (
 	noticeBeat = 3 * time.Second
 	// NoticeLife is how long the server sends pushes after a check.
 	NoticeLife = 3 * noticeBeat
-	// noticeSilence is how long the store may not reply until a wait fails.
+	// noticeSilence is the time without a reply after which a wait fails.
 	noticeSilence = 5 * time.Second
 )
 
-// notices are the waiters of this process for pushes that only say that something has happened: a
-// latch has opened, an attempt has ended. They are known by the push's text.
+// notices are the waiters of this process for pushes that announce an event: a latch has opened, an
+// attempt has ended. The map's key is the push's text.
 type notices struct {
 	mu    sync.Mutex
 	waits map[string]map[chan bool]struct{}
 }
 
-// wait returns a channel that receives true when a push has come, and false when one may be lost.
+// wait returns a channel that receives true when the push has arrived, and false when one may be
+// lost.
 func (ns *notices) wait(push string) (came chan bool, forget func()) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -49,7 +50,7 @@ func (ns *notices) wait(push string) (came chan bool, forget func()) {
 	}
 }
 
-// deliver makes all waiters for a push check. came says that it has come.
+// deliver makes all waiters for a push check. came reports whether it has arrived.
 func (ns *notices) deliver(push string, came bool) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -74,9 +75,9 @@ func (ns *notices) deliverAll() {
 	}
 }
 
-// AwaitPush blocks until check reports that what a push says has happened. check has the server send
-// the push, and returns when it may happen without one; it is called at first, after a push, and
-// every three seconds.
+// AwaitPush blocks until check reports that the event of a push has happened. check makes the
+// server send the push, and returns after which time the event may happen without one. It is called
+// at first, after a push, and every three seconds.
 func (p *Process[R]) AwaitPush(ctx context.Context, push string, check func(pushed bool) (happened bool, in time.Duration, err error)) error {
 	over := p.store.Hooks.Over()
 	came, forget := p.notices.wait(push)

@@ -1,7 +1,7 @@
-// Package waiting is a process's side of waiting for leases, and for what pushes say, in a store
-// that other processes use too. The store keeps the queue of each key. The process registers its
-// requests here before it sends them, sends heartbeats for those that wait, which also make up for
-// lost pushes, and gives back grants without a waiter.
+// Package waiting is a process's part of waiting for leases, and for events that pushes announce,
+// in a store that other processes use, too. The store keeps the queue of each key. The process
+// registers its requests here before it sends them. It sends heartbeats for waiting requests, which
+// also make up for lost pushes, and releases grants without a waiter.
 package waiting
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// Record is what a store knows the queue of a key by. Name returns its name in pushes.
+// Record identifies the queue of a key in a store. Name returns its name in pushes.
 type Record interface{ Name() string }
 
-// Store is what a Process needs of its store. All functions may be called concurrently.
+// Store is the store of a Process. All functions may be called concurrently.
 type Store[R Record] struct {
-	// Hooks are those of the store's shutdown, which ends all waits.
+	// Hooks are the hooks of the store's shutdown, which ends all waits.
 	Hooks *hooks.Shutdown
 	// Life ends when the store is closed.
 	Life context.Context
-	// Start calls f in a goroutine that Close waits for, or returns false after Close.
+	// Start calls f in a goroutine that Close waits for. After Close it returns false instead.
 	Start func(f func()) bool
 	// Listen starts to listen for pushes, in the background. It is called once, before the first
 	// request.
@@ -35,12 +35,13 @@ type Store[R Record] struct {
 	// Acquire sends a request, which may have been sent before under its ID. If it may still be on its
 	// way to the server when Acquire returns, Acquire calls Late.
 	Acquire func(ctx context.Context, req store.LeaseRequest, record R) (Reply, error)
-	// Beat sends a heartbeat for each key, with Elapsed and DeadAfter, and calls Heard or Silent for
-	// each. Where Heard returns true, it sends another one, which has the server remove the process's
-	// requests for the key if Resets returns true, and calls Heard or Silent again.
+	// Beat sends a heartbeat for each key, with Elapsed and DeadAfter, and calls Heard or Silent
+	// for each. If Heard returns true, Beat sends another heartbeat for the key, and calls Heard or
+	// Silent again. If Resets returns true, that heartbeat makes the server remove the process's
+	// requests for the key.
 	Beat func(keys []*Key[R])
-	// Check checks, between heartbeats, that pushes arrive, and returns when to call it again. If they
-	// do not any more, it calls BeatNow. It may be nil.
+	// Check checks, between heartbeats, that pushes arrive, and returns when to call it again. When
+	// pushes stop to arrive, it calls BeatNow. It may be nil.
 	Check func() (next time.Time)
 	// Release releases a grant that a push has announced, if the request holds it by that fence.
 	Release func(record, id string, fence int64)
@@ -54,7 +55,7 @@ type Reply struct {
 	Over     bool          // with an error: the request was released, and is not to be repeated
 }
 
-// Process is what a process has of a store's queues: its requests that wait or may be on their way,
+// Process is a process's state of a store's queues: its requests that wait or may be on their way,
 // and the holds that it got while waiting.
 type Process[R Record] struct {
 	store     Store[R]

@@ -12,7 +12,7 @@ type pushedGrant struct {
 	first, last int64
 	place       int64
 	span        time.Duration
-	sent        time.Time // of the process's last sign of life that the store had: no later than the grant
+	sent        time.Time // of the last request that the store had of the process: before the grant
 }
 
 // Subscribed is called when the store begins to listen for pushes, at first or again: earlier ones
@@ -31,7 +31,7 @@ func (p *Process[R]) NotifyLost(f func(id string)) (remove func()) { return p.lo
 //	                                              largest Elapsed that the process had sent before
 //	beat RECORD                                   a heartbeat for the record is due at once
 //	lost ID …                                     the hold was revoked
-//	open …, ended …                               what AwaitPush waits for
+//	open …, ended …                               the event of an AwaitPush
 func (p *Process[R]) Pushed(push string) {
 	what, rest, _ := strings.Cut(push, " ")
 	switch what {

@@ -53,7 +53,7 @@ func (p *Process[R]) answered(w *waiter[R], record R, reply *Reply, err error) {
 	w.asking--
 	p.inFlight--
 	if p.byID[w.id] != w {
-		return // it was released meanwhile
+		return // it was released during the call
 	}
 	switch {
 	case err != nil:
@@ -158,9 +158,9 @@ func (p *Process[R]) leave(w *waiter[R]) {
 	}
 }
 
-// next returns what has happened to a request: a push, or that the store is to be asked, or why the
-// wait is over. A push that can be used turns the request into a hold. A call that asks is counted,
-// and names the request's place.
+// next returns the news of a request: a push, or that the call has to ask the store, or the error
+// that ends the wait. A usable push turns the request into a hold. A call that asks is counted, and
+// gets the request's place.
 func (p *Process[R]) next(w *waiter[R], req *store.LeaseRequest, usable func(*pushedGrant) bool) (
 	granted *pushedGrant, ask bool, over error,
 ) {
