@@ -89,7 +89,7 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 	return nil
 }
 
-// count is how many buckets and holds there are, those that were not yet swept included.
+// count returns the number of buckets and holds, including those that were not yet swept.
 func (b *buckets) count() (n int) {
 	for i := range b.shards {
 		shard := &b.shards[i]

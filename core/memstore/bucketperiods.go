@@ -8,16 +8,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A bucket of a calendar has behind its key in memory, where wide ones have their interval, the
-// tokens that were used, as a number that no interval is, and the end of their period by the wall
-// clock, which is the one that decides. The slot says only until when the bucket is kept.
+// The bucket of a calendar has two numbers behind its key in memory, where wide ones have their
+// interval: the tokens that were used, as a number that is no interval, and the end of their period
+// by the wall clock, which decides. The slot has only the time until which the bucket is kept.
 
-// periodSize is of both numbers.
+// periodSize is the size of both numbers, in bytes.
 const periodSize = intervalSize + 8
 
-// clockSlack is for how much longer a bucket is kept than its period lasts, since the wall clock
-// may be set back; and as much again by the part of its tokens that were used, so that those are
-// evicted first which have used least.
+// clockSlack is how much longer a bucket is kept than its period lasts, since the wall clock may be
+// set back. The used part of its tokens adds as much again, so that the buckets that have used
+// least are evicted first.
 const clockSlack = time.Minute
 
 // keptFor returns for how long a bucket is kept.
@@ -26,7 +26,7 @@ func (f *found) keptFor(c *store.Charge) time.Duration {
 	return min(f.left, holdMark/2) + clockSlack + time.Duration(used*float64(clockSlack))
 }
 
-// instant is when a decision is made.
+// instant is the time of a decision.
 type instant struct {
 	now  time.Duration // since the store's start
 	wall time.Time     // zero if no charge is of a calendar
@@ -53,7 +53,7 @@ func (f *found) report(debts *store.Debts, c *store.Charge, i, n int) {
 	}
 }
 
-// withPeriod returns a copy of a key with room for what setUsed sets.
+// withPeriod returns a copy of a key with room for the numbers of setUsed.
 func withPeriod(key string) *byte {
 	both := make([]byte, len(key)+periodSize)
 	copy(both, key)
@@ -66,8 +66,8 @@ func (s *bucketSlot) setUsed(tokens time.Duration, end time.Time) {
 	binary.LittleEndian.PutUint64(both[int(s.size)+intervalSize:], uint64(end.UnixNano()))
 }
 
-// used returns the tokens of a bucket that were used, and for how long their period lasts: none of
-// one that is of no calendar.
+// used returns the used tokens of a bucket, and for how long their period lasts: zeros for a bucket
+// of no calendar.
 func (b *buckets) used(s *bucketSlot, at instant) (tokens, left time.Duration) {
 	tokens = -1 - b.interval(s)
 	if tokens < 0 {

@@ -9,18 +9,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// place is where a bucket belongs in the table. All intervals of a limit have the same hash, and so
-// do holds: they stand side by side.
+// place is where a bucket belongs in the table. The buckets of all intervals of a limit have the
+// same hash, and so have its holds: they stand side by side.
 type place struct {
 	id    bucketID
 	hash  uint32
 	limit space
 }
 
-// wide means that the interval of the bucket, or the tokens of a calendar's, are kept with its key.
+// wide reports whether the key in memory is followed by the interval of the bucket, or by the used
+// tokens of a calendar's.
 func (p *place) wide() bool { return p.id.space == p.limit }
 
-// place returns that of a charge's bucket. The hash is that of the key.
+// place returns the place of a charge's bucket. hash is the hash of the key.
 func (b *buckets) place(limiter, key string, c *store.Charge, hash uint32) (place, error) {
 	if len(key) > maxKey {
 		return place{}, errKey(key)
@@ -36,7 +37,7 @@ func errKey(key string) error {
 	return fmt.Errorf("%w: no room for a key of %d bytes", store.ErrFull, len(key))
 }
 
-// hash returns that of a bucket whose key has a hash.
+// hash returns the hash of a bucket, given that of its key.
 func (n numbers) hash(key uint32) uint32 { return max(key^uint32(n.limit-1)*0x9e3779b9, 1) }
 
 // search returns the slot of a bucket, charged at any interval, or of its hold.
@@ -102,8 +103,8 @@ func (b *buckets) held(t *bucketTable, p *place, now time.Duration) time.Duratio
 	return max(t.slots[i].over()-now, 0)
 }
 
-// keep gives a bucket that look has found a debt. text is a copy of the key, which buckets share,
-// once there is one.
+// keep gives a bucket that look has found a debt. text is a copy of the key, which buckets share;
+// it is empty before the first one needs it.
 func (b *buckets) keep(t *bucketTable, p *place, c *store.Charge, f found, at instant, text *string) {
 	full := at.now + f.debt
 	if c.Period != nil {
@@ -140,7 +141,7 @@ func withInterval(key string, interval time.Duration) *byte {
 	return unsafe.SliceData(binary.LittleEndian.AppendUint64(both, uint64(interval)))
 }
 
-// interval returns that of a bucket's last charge, or a negative number for one of a calendar.
+// interval returns the interval of a bucket's last charge, or a negative number for a calendar's.
 func (b *buckets) interval(s *bucketSlot) time.Duration {
 	info := b.spaces.info(s.space)
 	if info.limit != s.space {
@@ -149,7 +150,7 @@ func (b *buckets) interval(s *bucketSlot) time.Duration {
 	return time.Duration(binary.LittleEndian.Uint64(s.behindKey()))
 }
 
-// behindKey returns what withInterval has put there, which no other slot shares.
+// behindKey returns the number that withInterval or setUsed has put there. No other slot shares it.
 func (s *bucketSlot) behindKey() []byte {
 	return unsafe.Slice(s.text, int(s.size)+intervalSize)[s.size:] //nolint:gosec // of withInterval
 }

@@ -21,7 +21,7 @@ type buckets struct {
 }
 
 // bucketShard has all buckets of a key, so that one mutex makes a decision atomic. It is a pair of
-// cache lines, as processors fetch them: all that a decision needs of it is in the first.
+// cache lines, as processors fetch them. The first one has all that a decision needs.
 type bucketShard struct {
 	mu      sync.Mutex
 	table   bucketTable
@@ -32,13 +32,14 @@ type bucketShard struct {
 
 const (
 	maxShards = 256
-	// shardBuckets a shard has room for, or for more: of fewer, the numbers differ too much.
+	// shardBuckets is the minimum of buckets in each of several shards: with fewer, their numbers
+	// would differ too much.
 	shardBuckets = 256
 )
 
-// init makes a place for so many buckets. Shards spread the contention of many keys; a small store
-// has few, so that its bound is not reached by one of them long before the others: the first of them
-// is full when six of seven buckets are in debt.
+// init makes room for limit buckets. Shards spread the contention of many keys. A small store has
+// few, so that none of them reaches its bound long before the others: the first one is full when
+// six of seven buckets are in debt.
 func (b *buckets) init(limit int, refuse bool) {
 	b.seed, b.refuse, b.wallClock = maphash.MakeSeed(), refuse, time.Now
 	b.shards = make([]bucketShard, min(max(limit/shardBuckets, 1), maxShards))
@@ -61,8 +62,9 @@ func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...st
 	return s.buckets.takeAll(requests{&r, more}, time.Since(s.start))
 }
 
-// TakeQuickly implements store.QuickBuckets. Most requests have an only charge, of a bucket that was
-// charged at the same interval: it looks for that once, and without a defer. This is the hot path.
+// TakeQuickly implements store.QuickBuckets. Most requests have one charge, of a bucket that was
+// charged at the same interval. It looks for that bucket once, and without a defer. This is the hot
+// path.
 func (s *Store) TakeQuickly(ctx context.Context, limiter, key string, c *store.Charge) (debt time.Duration, allowed, decided bool) {
 	if s.acceptsNew(ctx) != nil {
 		return 0, false, false
@@ -99,7 +101,7 @@ func (s *Store) TakeQuickly(ctx context.Context, limiter, key string, c *store.C
 	return debt, allowed, true
 }
 
-// requests are those of a decision.
+// requests are the requests of a decision.
 type requests struct {
 	first *store.TokenRequest
 	more  []store.TokenRequest
@@ -161,8 +163,8 @@ type asked struct {
 // fewAsked are the charges of most decisions, for which a goroutine's stack has room.
 type fewAsked [4]asked
 
-// ask appends the charges of requests to asks, which are not yet looked up, and returns the shards
-// of their buckets, which are not yet locked.
+// ask appends the charges of requests to asks, and returns the shards of their buckets. The buckets
+// are not yet looked up, and the shards not yet locked.
 func (b *buckets) ask(all requests, asks []asked) (_ []asked, set shardSet, err error) {
 	for k := range all.len() {
 		r := all.at(k)
@@ -181,7 +183,7 @@ func (b *buckets) ask(all requests, asks []asked) (_ []asked, set shardSet, err 
 	return asks, set, nil
 }
 
-// earlier returns what charges before n cost the same bucket, and whether there are any.
+// earlier returns the cost of the charges before n to the same bucket, and whether there are any.
 func earlier(asks []asked, n int) (cost time.Duration, any bool) {
 	a := &asks[n]
 	for i := range n {
@@ -226,7 +228,7 @@ func (b *buckets) takeAll(all requests, now time.Duration) (reply store.TakeRepl
 		held := b.held(&a.shard.table, &a.place, now)
 		reply.Held = max(reply.Held, held)
 		before, repeated := time.Duration(0), false
-		if a.request > 0 && allowed { // so that what is added stays within capacities
+		if a.request > 0 && allowed { // so that the sum stays within capacities
 			before, repeated = earlier(asks, n)
 		}
 		again = again || repeated
@@ -250,7 +252,7 @@ func (b *buckets) takeAll(all requests, now time.Duration) (reply store.TakeRepl
 	}
 	moved = moved || again
 	b.charge(asks, max(atMost, 1), moved, &reply.Debts, at)
-	if again { // what was charged first has grown since
+	if again { // buckets that were charged first have grown since
 		b.charge(asks, 0, true, &reply.Debts, at)
 	}
 	reply.Allowed, reply.Taken = true, atMost
@@ -278,8 +280,8 @@ func (b *buckets) charge(asks []asked, times int64, moved bool, debts *store.Deb
 	}
 }
 
-// makeRoom reports whether n more buckets fit, after it has removed full ones, and evicted others
-// of other keys if it must. If all that it looks at are to be spared, it reports false.
+// makeRoom reports whether n more buckets fit. It removes full ones, and then evicts others, except
+// of the keys of the decision, if the store does not refuse new keys.
 func (b *buckets) makeRoom(shard *bucketShard, n int, all requests, now time.Duration) bool {
 	t := &shard.table
 	if t.count+n <= shard.limit {
@@ -291,7 +293,8 @@ func (b *buckets) makeRoom(shard *bucketShard, n int, all requests, now time.Dur
 	return t.count+n <= shard.limit
 }
 
-// SettleQuickly implements store.QuickBuckets: it changes the bucket that the charge to be settled has left.
+// SettleQuickly implements store.QuickBuckets. It settles if the bucket is there, as the charge has
+// left it.
 func (s *Store) SettleQuickly(limiter, key string, c *store.Charge) (allowed, decided bool) {
 	if s.closed.Load() {
 		return false, false
@@ -320,7 +323,7 @@ func (s *Store) SettleQuickly(limiter, key string, c *store.Charge) (allowed, de
 	return allowed, true
 }
 
-// settle returns the debt of a bucket after a settlement, and whether it could bear that.
+// settle returns the debt of a bucket after a settlement, and whether the bucket had room for it.
 func settle(c *store.Charge, debt time.Duration) (after time.Duration, allowed bool) {
 	if c.Cost == 0 {
 		return debt, true

@@ -8,14 +8,14 @@ import (
 	"unsafe"
 )
 
-// bucketTable keeps when token buckets are full, in little memory, about 56 bytes each and the text of
-// a long key. A lookup of a short one reads nothing else, since every place in memory that is far away
-// takes about as long as all the rest. Holds of buckets have slots of their own.
+// bucketTable has the times at which token buckets are full, in little memory: about 56 bytes each,
+// and the text of a long key. A lookup of a short key reads nothing else, since each read of
+// distant memory takes about as long as the rest of it. Holds of buckets have slots of their own.
 //
-// It is a hash table with open addressing (linear probing) whose slots are in the order of their
+// It is a hash table with open addressing (linear probing). Its slots are in the order of their
 // hashes, so that a search ends at the first larger one. A hash's home is hash/2³² of the way
-// through the table, which keeps that order; a run of slots that are taken may go on behind the
-// last home. No hash is 0. It is not safe for concurrent use.
+// through the table, which keeps that order. A run of taken slots may continue behind the last
+// home. No hash is 0. It is not safe for concurrent use.
 type bucketTable struct {
 	slots []bucketSlot
 	homes int
@@ -34,14 +34,14 @@ type bucketID struct {
 // bucketSlot keeps a bucket.
 type bucketSlot struct {
 	text  *byte         // of the key; nil if short has it
-	full  time.Duration // when the bucket is, on the store's clock; or holdMark and when a hold ends
-	hash  uint32        // never 0, but of an empty slot
+	full  time.Duration // when the bucket is full, on the store's clock; or holdMark and when a hold ends
+	hash  uint32        // 0 only of an empty slot
 	size  uint16        // of the key
 	space space         // 0 of an empty slot
 	short [shortKey]byte
 }
 
-// shortKey is how long a key may be, in bytes, that is in the slot itself, such as an IPv4 address.
+// shortKey is the maximum size, in bytes, of a key in the slot itself, such as an IPv4 address.
 const shortKey = 16
 
 // holdMark tells a hold from a bucket. It sorts holds behind all buckets, and leaves 146 years.
@@ -49,14 +49,14 @@ const holdMark time.Duration = 1 << 62
 
 func (s *bucketSlot) isHold() bool { return s.full >= holdMark }
 
-// over is when the slot means nothing any more.
+// over returns when the bucket is full, or the hold has ended.
 func (s *bucketSlot) over() time.Duration { return s.full &^ holdMark }
 
-// maxKey is how long a key may be, in bytes. That of a limiter is shorter.
+// maxKey is the maximum size of a key, in bytes. That of a limiter is smaller.
 const maxKey = math.MaxUint16
 
-// newSlot returns the slot of a bucket, whose key is no longer than maxKey. It refers to the text of
-// one that is not short.
+// newSlot returns the slot of a bucket, whose key has at most maxKey bytes. It refers to the text
+// of a key that is not short.
 func newSlot(id bucketID, hash uint32, full time.Duration) bucketSlot {
 	s := bucketSlot{size: uint16(len(id.key)), space: id.space, hash: hash, full: full} //nolint:gosec // maxKey fits
 	if len(id.key) <= shortKey {
@@ -67,8 +67,8 @@ func newSlot(id bucketID, hash uint32, full time.Duration) bucketSlot {
 	return s
 }
 
-// lasting returns a key for a new slot: a long one that is cut out of a request would keep all of
-// its text in memory.
+// lasting returns a key for a new slot: a long substring of a request would keep all of its text in
+// memory.
 func lasting(key string) string {
 	if len(key) <= shortKey {
 		return key
@@ -87,15 +87,15 @@ func (s *bucketSlot) isOf(key string) bool {
 
 const (
 	firstHomes = 8
-	// slackHomes is room for a run behind the last home. A run that is longer has the table grow.
+	// slackHomes is room for a run behind the last home. A longer run makes the table grow.
 	slackHomes = 24
-	// sweepSlots are looked at for each bucket added: more than hold two buckets, so that the
-	// expired never outnumber the live for long.
+	// sweepSlots is how many slots are examined for each bucket added. They hold more than two
+	// buckets, so that the expired never outnumber the live for long.
 	sweepSlots = 4
-	// sweepFull are looked at before one is added to a full table.
+	// sweepFull is how many slots are examined before a bucket is added to a full table.
 	sweepFull = 96
-	// evictParts of the table, of evictSlots each, are looked at for a bucket to evict: some sixty
-	// buckets.
+	// evictParts is how many parts of the table, of evictSlots each, are examined for a bucket to
+	// evict: some sixty buckets.
 	evictParts, evictSlots = 6, 16
 )
 
@@ -105,9 +105,9 @@ func (t *bucketTable) home(hash uint32) int { return int(uint64(hash) * uint64(t
 func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 	i := t.home(hash)
 	if len(t.slots) >= slackHomes {
-		// Those to pass stand together, before the first that is larger or empty. To count them
-		// does not wait for one comparison after the other, each with a guess of its own at memory
-		// that is far away.
+		// The slots to pass stand together, before the first that is larger or empty. Counting them
+		// does not wait for one comparison after the other, each with a guess of its own at distant
+		// memory.
 		near := t.slots[i : i+4]
 		i += smaller(near[0].hash, hash) + smaller(near[1].hash, hash) + smaller(near[2].hash, hash) + smaller(near[3].hash, hash)
 	}
@@ -123,8 +123,8 @@ func (t *bucketTable) find(id bucketID, hash uint32) (int, bool) {
 	return i, false
 }
 
-// smaller returns 1 if a slot with hash a stands before one with hash b, or 0, without a branch.
-// One that is empty does not.
+// smaller returns 1 if a slot with hash a stands before one with hash b, or 0, without a branch. An
+// empty slot does not.
 func smaller(a, b uint32) int { return int((uint64(a-1) - uint64(b-1)) >> 63) }
 
 // hasHash reports whether there is a slot i, and it is of a bucket with this hash.
@@ -138,7 +138,7 @@ func (t *bucketTable) hasNeighbour(i int, hash uint32) bool {
 	return t.hasHash(i-1, hash) || t.hasHash(i+1, hash)
 }
 
-// add adds a bucket, or a hold, that the table has not, and returns its slot.
+// add adds a bucket, or a hold, that is not in the table, and returns its slot.
 func (t *bucketTable) add(id bucketID, hash uint32, full, now time.Duration) int {
 	t.sweep(sweepSlots, now)
 	if t.count*5 >= t.homes*4 { // a fuller one has long runs
@@ -179,7 +179,7 @@ func (t *bucketTable) grow() {
 	}
 }
 
-// refill puts slots into an empty table, in their order. It reports false if a run is too long for
+// refill puts slots into an empty table, in their order. It returns false if a run is too long for
 // it.
 func (t *bucketTable) refill(old []bucketSlot) bool {
 	next := 0
@@ -198,7 +198,7 @@ func (t *bucketTable) refill(old []bucketSlot) bool {
 	return true
 }
 
-// remove removes the bucket of slot i. Those that stand behind their homes move up.
+// remove removes the bucket of slot i. Later slots of the run move up, up to the first at its home.
 func (t *bucketTable) remove(i int) {
 	if t.slots[i].isHold() {
 		if t.holds--; t.holds == 0 {
@@ -214,7 +214,7 @@ func (t *bucketTable) remove(i int) {
 	t.count--
 }
 
-// sweep looks at n slots, and removes the buckets that are full, and holds that have ended.
+// sweep examines n slots, and removes buckets that are full, and holds that have ended.
 func (t *bucketTable) sweep(n int, now time.Duration) {
 	for range min(n, len(t.slots)) {
 		if t.hand >= len(t.slots) {
@@ -228,12 +228,13 @@ func (t *bucketTable) sweep(n int, now time.Duration) {
 	}
 }
 
-// evict removes one bucket whose key is not to be spared: of those in a few random parts of the
-// table, the one that will be full first. It removes no hold. It reports false if there is none
+// evict removes one bucket whose key is not to be spared, and no hold: of the buckets in a few
+// random parts of the table, the one that will be full first. It returns false if it finds none
 // among some hundred buckets.
 //
-// The parts are random, and several, since a part out of which one has just been evicted has none
-// left that owes little; and of buckets alike each is as likely to go, so that no part is emptied.
+// The parts are random, and several: a part out of which a bucket has just been evicted has none
+// left that owes little. Of equal buckets each is as likely to be evicted, so that no part is
+// emptied.
 func (t *bucketTable) evict(spare func(s *bucketSlot) bool) bool {
 	if t.count == 0 {
 		return false
@@ -262,7 +263,7 @@ func (t *bucketTable) evict(spare func(s *bucketSlot) bool) bool {
 			at++
 		}
 	}
-	// Those parts may have had nothing but holds, which are up to half of the table.
+	// These parts may have only holds, which are up to half of the table.
 	for i, spared := 0, 0; least < 0 && spared < parts*each && i < len(t.slots); i++ {
 		if s := &t.slots[i]; s.space == 0 || s.isHold() {
 			continue

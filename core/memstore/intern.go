@@ -16,7 +16,7 @@ type space uint16
 
 type limitName struct{ limiter, bucket string }
 
-// spaceInfo is what a space stands for. The space of a limit itself is its own limit.
+// spaceInfo is the meaning of a space. The space of a limit itself is its own limit.
 type spaceInfo struct {
 	limit    space
 	interval time.Duration
@@ -29,8 +29,8 @@ type numbers struct {
 }
 
 // spaces numbers limits, and their intervals. Numbers are never removed: a program has a fixed
-// number of limits. Of intervals there may be more, as where every customer has a rate of its own:
-// those that find no number left are kept with the keys of buckets ([withInterval]).
+// number of limits. There may be more intervals, for instance if every customer has a rate of its
+// own. Intervals without a number are kept with the keys of buckets ([withInterval]).
 type spaces struct {
 	first atomic.Pointer[[]quickSpace] // some intervals, for a lookup without a lock
 
@@ -49,7 +49,7 @@ type quickSpace struct {
 const (
 	quickSpaces = 8
 	maxSpaces   = math.MaxUint16
-	// maxIntervals of them are of intervals.
+	// maxIntervals is the maximum of spaces with an interval.
 	maxIntervals = maxSpaces / 4
 )
 
@@ -136,7 +136,7 @@ func (s *spaces) ofLimit(limiter, bucket string) space {
 	return s.limits[limitName{limiter, bucket}]
 }
 
-// info returns what a space stands for.
+// info returns the meaning of a space.
 func (s *spaces) info(n space) spaceInfo {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

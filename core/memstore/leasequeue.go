@@ -17,12 +17,12 @@ const (
 	never = int64(math.MaxInt64)
 )
 
-// leaseQueue holds the waiters of a key: those with a smaller reserve first, and those with the
-// same by their place.
+// leaseQueue has the waiters of a key: those with a smaller reserve first, and those with the same
+// reserve by their place.
 type leaseQueue struct {
 	tiers     []*tier // that have waiters, by their reserve
 	length    int
-	awaited   list.List // those that a call awaits
+	awaited   list.List // requests that a call awaits
 	unawaited list.List // the others, in the order of their expiry
 }
 
@@ -35,7 +35,7 @@ type tier struct {
 
 func (t *tier) head() *lease { return front(&t.places) }
 
-// tier returns where a tier is in tiers, or has to be.
+// tier returns the index of a tier in tiers, or the index for a new one.
 func (q *leaseQueue) tier(reserve int) (index int, found bool) {
 	return slices.BinarySearchFunc(q.tiers, reserve, func(t *tier, reserve int) int { return cmp.Compare(t.reserve, reserve) })
 }
@@ -110,8 +110,8 @@ func front(l *list.List) *lease {
 	return nil
 }
 
-// before returns the weight of all that stand before a request with a smaller reserve, and whether
-// one with the same does. A request without a place would join the end.
+// before returns the weight of all waiters with a smaller reserve, which stand before a request,
+// and whether one with the same reserve does, too. A request without a place would join the end.
 func (q *leaseQueue) before(req *store.LeaseRequest) (weight int64, blocked bool) {
 	for _, t := range q.tiers {
 		if t.reserve < req.Reserve {

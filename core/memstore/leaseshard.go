@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// leaseKey identifies what is leased.
+// leaseKey is the name of a mechanism, and a key.
 type leaseKey struct{ name, key string }
 
 // leaseID identifies a request.
@@ -49,7 +49,7 @@ type leaseShard struct {
 }
 
 const (
-	// maxWithdrawn bounds those of a shard, and withdrawnFor is how long they are kept.
+	// maxWithdrawn bounds the IDs of a shard, and withdrawnFor is how long they are kept.
 	maxWithdrawn = 1024
 	withdrawnFor = time.Minute
 )
@@ -80,7 +80,7 @@ func (l *leaseState) unlock() {
 	l.shard.mu.Unlock()
 }
 
-// at returns a key after its advance. One without requests is not in the shard.
+// at returns a key after its advance. A key without requests is not in the shard.
 func (s *leaseShard) at(name, key string, now int64) *leaseState {
 	l := s.keys[leaseKey{name, key}]
 	if l == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// untakenFor is how long a grant lasts for a request that no call awaited when its turn came.
+// untakenFor is how long a grant lasts if no call awaited the request when its turn came.
 const untakenFor = int64(2 * time.Second / time.Microsecond)
 
 // lease is a request for a lease, and then the hold.
@@ -34,7 +34,7 @@ type lease struct {
 	untaken          bool  // no call awaited it when it was granted, and none has asked for it since
 }
 
-// stage is how far a request has come.
+// stage is the progress of a request.
 type stage int
 
 const (
@@ -44,7 +44,7 @@ const (
 	withdrawn
 )
 
-// grant returns what the holder is told.
+// grant returns the grant for the holder.
 func (r *lease) grant() store.Grant {
 	return store.Grant{
 		Sent: r.of.shard.store.start.Add(duration(r.began)), TTL: duration(r.until - r.began),
@@ -66,13 +66,13 @@ func (r *lease) notify() {
 	}
 }
 
-// room is how much a request allows to be in use, itself included.
+// room returns the largest weight in use that a request allows, its own included.
 func room(req *store.LeaseRequest) int64 { return int64(req.Capacity) - int64(req.Reserve) }
 
 // leaseState is one key: its holds and its waiters. Its shard's mutex guards it.
 //
-// Nothing happens in the background. Every use of a key first applies what has expired, and one
-// waiter sleeps no longer than until the next expiry.
+// Nothing happens in the background. Every use of a key first ends holds and places that have
+// expired, and one waiter sleeps no longer than until the next one expires.
 type leaseState struct {
 	leaseKey
 	shard *leaseShard
@@ -92,7 +92,7 @@ func (l *leaseState) nextDeadline() int64 {
 	return l.holds.nextEnd()
 }
 
-// advance applies what has expired. It may drop the key.
+// advance ends holds and places that have expired, and admits waiters. It may drop the key.
 func (l *leaseState) advance(now int64) {
 	if now < l.nextDeadline() {
 		return
@@ -106,7 +106,7 @@ func (l *leaseState) advance(now int64) {
 	l.settle()
 }
 
-// acquire is AcquireLease. It also returns the request if that is queued.
+// acquire is AcquireLease. It also returns the request if it is queued.
 func (l *leaseState) acquire(req store.LeaseRequest, now int64) (store.LeaseReply, *lease, error) {
 	r := l.find(req.ID)
 	if r == nil {
@@ -131,8 +131,8 @@ func (l *leaseState) acquire(req store.LeaseRequest, now int64) (store.LeaseRepl
 	return store.LeaseReply{Outcome: store.Granted, Grant: r.grant()}, nil, nil
 }
 
-// join grants a new request, or adds it to the queue. It returns nil and the reply if it does
-// neither.
+// join grants a new request, or adds it to the queue. If it does neither, it returns nil and the
+// reply.
 func (l *leaseState) join(req store.LeaseRequest, now int64) (*lease, store.LeaseReply, error) {
 	free := l.fits(&req)
 	if !free {
@@ -164,8 +164,8 @@ func (l *leaseState) fits(req *store.LeaseRequest) bool {
 	return !blocked && l.holds.weight+ahead+int64(req.Weight) <= room(req)
 }
 
-// admit grants the waiters that can be granted. Behind the first one of a tier that cannot, no
-// other of the tier can.
+// admit grants the waiters that can be granted. If one of a tier cannot, the later ones of the tier
+// wait.
 func (l *leaseState) admit(now int64) {
 	ahead := l.holds.weight
 	for i := 0; i < len(l.queue.tiers); {
@@ -182,8 +182,8 @@ func (l *leaseState) admit(now int64) {
 	}
 }
 
-// grant makes a request, which is not in the queue, a hold. One that no call awaits holds for a
-// short time, until it is taken.
+// grant makes a request, which is not in the queue, a hold. Without a call that awaits it, it holds
+// for a short time, until it is taken up.
 func (l *leaseState) grant(r *lease, now int64) {
 	ttl := micros(r.req.TTL)
 	if r.untaken = r.wake != nil && r.awaiting == 0; r.untaken {
@@ -207,8 +207,8 @@ func (l *leaseState) enqueue(r *lease, now int64) {
 	l.queue.push(r, now)
 }
 
-// setCapacity changes the capacity of a request in the queue, which may grant it and those behind
-// it, or remove it.
+// setCapacity changes the capacity of a request in the queue. That may grant it and later ones, or
+// remove it.
 func (l *leaseState) setCapacity(r *lease, capacity int, now int64) {
 	if r.req.Capacity == capacity {
 		return
@@ -251,8 +251,8 @@ func (l *leaseState) release(r *lease, now int64) {
 	l.admit(now)
 }
 
-// settle is called after every change: it wakes the timekeeper if that sleeps longer than until the
-// next deadline, and drops a key without holds and waiters.
+// settle is called after every change. It wakes the timekeeper if its calls sleep longer than until
+// the next deadline, and drops a key without holds and waiters.
 func (l *leaseState) settle() {
 	if len(l.holds.all) == 0 && l.queue.length == 0 {
 		l.shard.drop(l)

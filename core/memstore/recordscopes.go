@@ -9,9 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// If there is no room for a new record, expired ones are removed first. Then the larger results of
-// the scope with the most bytes of results are dropped; their operations stay finished. Only if
-// that makes no room, the new record is refused.
+// If there is no room for a new record,
+//   - expired ones are removed;
+//   - then larger results of the scope with the most bytes of results are dropped, whose operations
+//     stay finished;
+//   - only if that makes no room, the new record is refused.
 const (
 	// freedPart is the part of the store that is freed at a time, so that not every new record has
 	// to find the fullest scope.
@@ -82,8 +84,9 @@ func (s *Store) fullestShard() (fullest *recordShard) {
 	return fullest
 }
 
-// dropResults drops results of the shard's fullest scope until it has freed n bytes: of its oldest,
-// those not smaller than the mean, or any if there are none. It returns their number.
+// dropResults drops results of the shard's fullest scope until it has freed n bytes: of the oldest
+// ones, those that are not smaller than the mean, or any if there are none. It returns their
+// number.
 func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 	if r == nil {
 		return 0
@@ -119,7 +122,7 @@ func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 type recordScope struct {
 	name    string
 	all     list.List // of *record, ordered by expiry if their retentions are the same
-	results list.List // those with a result, oldest first
+	results list.List // of *record, with a result, oldest first
 	bytes   int       // total size of the results
 	index   int       // in the heap
 }

@@ -18,11 +18,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// Store is a store.Store in memory. It starts no goroutine, and its size is bounded. A store that
-// is full of token buckets drops one for each new key ([WithMaxBuckets]), and one that is full of
-// records drops results of finished operations ([WithMaxRecordBytes]). It never drops the record of
-// an operation, a held lock or permit, the participants of a latch, or the hold of a bucket: if it
-// is full of those, it refuses new ones with store.ErrFull. All methods may be called concurrently.
+// Store is a store.Store in memory. It starts no goroutine, and its size is bounded:
+//   - When it is full of token buckets, it drops one for each new key ([WithMaxBuckets]).
+//   - When it is full of records, it drops results of finished operations ([WithMaxRecordBytes]).
+//   - It never drops the record of an operation, a held lock or permit, the participants of a
+//     latch, or the hold of a bucket. When it is full of those, it refuses new ones with
+//     store.ErrFull.
+//
+// All methods may be called concurrently.
 type Store struct {
 	start   time.Time
 	seed    maphash.Seed
@@ -67,22 +70,23 @@ type config struct {
 	providers       telemetry.Providers
 }
 
-// WithMaxBuckets sets how many token buckets in debt the store holds: a million if not set, about
+// WithMaxBuckets sets how many token buckets in debt the store holds: a million by default, about
 // 56 bytes each, and the text of a key of more than 16 bytes. It panics if n is not positive.
 //
-// When as many are in debt, a key that has none takes the place of another: of some sixty buckets,
-// chosen at random, the one that will be full first is forgotten, and its key may use its whole
-// limit again. So a client that sends requests under many keys, once each, displaces keys that have
-// been used once, and hardly ever one that is at its limit. To displace that one, most of the
-// buckets must owe more: the client has to use up the limits of about as many keys as the store
-// holds, within the time in which they fill. With limits whose burst is one, a single request of a
-// key does that: a key at its limit then passes once for about n requests of new keys. Set n above
-// the number of keys that clients can use in the time in which a bucket fills, by a quarter since
-// each part of the store has its own share of n, or see [RefuseNewBuckets].
+// When as many are in debt, a new key takes the place of another one: of some sixty buckets, chosen
+// at random, the one that will be full first is forgotten, and its key may use its whole limit
+// again. So a client that sends requests under many keys, once each, displaces keys that have been
+// used once, and hardly ever a key that is at its limit. To displace that key, most of the buckets
+// must owe more: the client has to use up the limits of about as many keys as the store holds,
+// within the time in which they fill. With limits whose burst is one, a single request of a key
+// does that: a key at its limit then passes once for about n requests of new keys.
 //
-// Buckets of calendars, such as of tokenbucket.Daily, take 16 bytes more, are forgotten after those
-// of rates, first the ones that have used the smallest part of their tokens, and are in debt until
-// the end of the period: n is above the number of keys in a period then.
+// Set n above the number of keys that clients can use in the time in which a bucket fills: by a
+// quarter, since each part of the store has its own share of n. Or see [RefuseNewBuckets].
+//
+// Buckets of calendars, such as of tokenbucket.Daily, take 16 bytes more, and are in debt until the
+// end of the period: n must then be above the number of keys in a period. They are forgotten after
+// those of rates, the ones that have used the smallest part of their tokens first.
 func WithMaxBuckets(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memstore: WithMaxBuckets: %d is not positive", n))
@@ -90,18 +94,18 @@ func WithMaxBuckets(n int) Option {
 	return func(c *config) { c.maxBuckets = n }
 }
 
-// RefuseNewBuckets has a store that is full of buckets in debt refuse a key that has none, with
-// store.ErrFull, and forget no bucket. A client that can send requests under many keys then has
-// every new key refused, until buckets are full again.
+// RefuseNewBuckets makes a store that is full of buckets in debt refuse a new key with
+// store.ErrFull, and forget no bucket. A client that can send requests under many keys can then
+// cause the refusal of every new key, until buckets are full again.
 func RefuseNewBuckets() Option { return func(c *config) { c.refuseBuckets = true } }
 
 // WithMaxRecordBytes sets the maximum memory of the records of operations: 256 MiB by default. A
 // record without a result counts 512 bytes. It panics if n is less than that.
 //
-// When there is no room for a new record, or a result, the larger results of the scope that has the
-// most bytes of them are forgotten: their operations are finished as before, as guard.NotRetained.
-// Only if that makes no room is a new operation refused with store.ErrFull, and a result not
-// retained.
+// When there is no room for a new record, or a result, the store forgets the larger results of the
+// scope that has the most bytes of results. Their operations stay finished, as guard.NotRetained.
+// Only if that makes no room, it refuses a new operation with store.ErrFull, or does not retain a
+// new result.
 func WithMaxRecordBytes(n int) Option {
 	if n < recordBytes {
 		panic(fmt.Sprintf("memstore: WithMaxRecordBytes: %d is less than one record's %d bytes", n, recordBytes))
@@ -148,7 +152,7 @@ func New(opts ...Option) *Store {
 	return s
 }
 
-// Check implements store.Checker: that the state is this process's is all there is to find.
+// Check implements store.Checker. The only finding is that the state is this process's.
 func (s *Store) Check(context.Context) ([]store.Finding, error) {
 	if s.closed.Load() {
 		return nil, store.ErrClosed
@@ -179,7 +183,7 @@ func (s *Store) Close() error {
 	})
 }
 
-// acceptsNew is ready for calls that begin something or wait, which fail from Shutdown on.
+// acceptsNew returns the error of calls that begin something or wait, which fail from Shutdown on.
 func (s *Store) acceptsNew(ctx context.Context) error {
 	if s.hooks.Begun() {
 		return store.ErrClosed
@@ -207,7 +211,7 @@ func micros(d time.Duration) int64 {
 	return m
 }
 
-// duration is of a time in µs.
+// duration returns a number of µs as a duration.
 func duration(micros int64) time.Duration { return time.Duration(micros) * time.Microsecond }
 
 func shardOf[S any](s *Store, shards []S, key string) *S {

@@ -69,7 +69,7 @@ func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (s
 	return inspected(e, now), true, nil
 }
 
-// inspected returns a record as an operator sees it.
+// inspected returns a record in the form for operators.
 func inspected(e *expiry.Entry[string, *record], now int64) store.OperationRecord {
 	rec := e.Value
 	since := func(t int64) time.Duration { return time.Duration(max(now-t, 0)) * time.Microsecond }
