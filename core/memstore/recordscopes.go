@@ -85,8 +85,7 @@ func (s *Store) fullestShard() (fullest *recordShard) {
 }
 
 // dropResults drops results of the shard's fullest scope until it has freed n bytes: of the oldest
-// ones, those that are not smaller than the mean, or any if there are none. It returns their
-// number.
+// ones, results not smaller than the mean, or any if there are none. It returns their number.
 func (r *recordShard) dropResults(n, moreThan int) (dropped int) {
 	if r == nil {
 		return 0

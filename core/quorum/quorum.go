@@ -216,9 +216,10 @@ func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 	}
 }
 
-// ReleaseLeases implements store.Leases. A release goes to all members, even if ctx has ended, and
-// is retried in the background on those that do not answer, until the lease is over. It was held if
-// a majority had it. Without a majority of answers the error matches store.ErrUnavailable.
+// ReleaseLeases implements store.Leases. A release goes to all members, even if ctx has ended. If a
+// member does not confirm it, it is retried there in the background until the lease is over. The
+// lease was held if a majority had it. Without a majority of answers the error matches
+// store.ErrUnavailable.
 func (q *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	outcomes := make([]store.ReleaseOutcome, len(refs))
 	errs := make([]error, len(refs))

@@ -136,9 +136,9 @@ func (e *election) outcome(ctx context.Context) (store.LeaseReply, error) {
 		return store.LeaseReply{}, e.q.unavailable(store.ErrUnavailable, e.errs)
 	}
 
-	// The fence must reach a majority of the members among those that have granted the lock. The
-	// next holder has a grant of one of them, made after its RaiseFence; other members may grant
-	// the lock before they get the fence.
+	// A majority of the members must get the fence, each of which has granted the lock. The next
+	// holder has a grant of one of them, made after its RaiseFence; other members may grant the
+	// lock before they get the fence.
 	e.fence = e.highest + 1
 	close(e.won)
 	for e.fenced < e.q.majority {

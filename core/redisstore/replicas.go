@@ -17,8 +17,8 @@ var ErrNotReplicated = fmt.Errorf("%w: redisstore: too few replicas have confirm
 // WithReplicaAcks grants locks and permits only after n replicas of the server have confirmed them,
 // within timeout, which must be shorter than the store's own and than the client's ReadTimeout.
 //
-// It reduces what a failover can lose, but not to nothing: a replica that has not confirmed may be
-// promoted. While a slot of a Cluster is migrated, its locks may be unavailable.
+// A failover then loses less, but not nothing: a replica that has not confirmed may be promoted.
+// While a slot of a Cluster is migrated, its locks may be unavailable.
 func WithReplicaAcks(n int, timeout time.Duration) Option {
 	return func(c *config) { c.acks, c.ackTimeout = n, timeout }
 }

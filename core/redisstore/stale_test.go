@@ -46,10 +46,10 @@ var staleTimeout = testpace.Scale(500 * time.Millisecond)
 // few is how many calls may fail because connections are stale, however many there are.
 const few = 5
 
-// staysUp has callers lock and unlock while connections of the pool go stale, and fails the test if
-// more than most calls fail from when goStale returns, or one after four timeouts, which is a
-// second by default. That is when the server side has moved, and a new connection finds what works.
-// It returns how many calls failed until then.
+// staysUp runs callers that lock and unlock while connections of the pool go stale. It fails the
+// test if, after goStale has returned, more than most calls fail, or any call fails after four
+// timeouts, which is a second by default. When goStale returns, the server side has moved, and a
+// new connection reaches a working server. staysUp returns how many calls failed until then.
 func (p pool) staysUp(t *testing.T, client redis.UniversalClient, fill, goStale func(), most int64) (before int64) {
 	t.Helper()
 	if p.shared {

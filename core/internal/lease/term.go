@@ -140,7 +140,7 @@ func (t *Term) End(cause error) {
 	}
 }
 
-// Stop ends the present contexts and all later ones with this cause. The term goes on, since
+// Stop ends the present contexts and all later ones with this cause. The term continues, since
 // holders may need time to stop.
 func (t *Term) Stop(cause error) {
 	t.mu.Lock()

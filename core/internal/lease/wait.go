@@ -17,7 +17,7 @@ type waiter struct {
 	ready   chan turn     // has room for the only value
 }
 
-// turn is what a waiter receives: a hold, an error or, without either, the task to send a request.
+// turn is a hold, an error or, without either, the task to send a request.
 type turn struct {
 	hold *Hold
 	err  error

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// noticeBeat is how often a waiter checks what it waits for, since a push may be lost.
+	// noticeBeat is how often a waiter checks, since a push may be lost.
 	noticeBeat = 3 * time.Second
 	// NoticeLife is how long the server sends pushes after a check.
 	NoticeLife = 3 * noticeBeat

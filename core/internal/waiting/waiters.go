@@ -86,7 +86,7 @@ func (p *Process[R]) answered(w *waiter[R], record R, reply *Reply, err error) {
 	}
 }
 
-// enqueue adds a request to those of its key. The caller holds mu.
+// enqueue adds a request to the waiters of its key. The caller holds mu.
 func (p *Process[R]) enqueue(w *waiter[R], record R) {
 	if w.key != nil {
 		return
@@ -138,7 +138,7 @@ func (p *Process[R]) await(req *store.LeaseRequest, record R) *waiter[R] {
 	}
 	if w.woken == nil {
 		w.woken = make(chan struct{}, 1)
-		w.wake() // for what has happened before
+		w.wake() // for earlier events
 	}
 	p.enqueue(w, record)
 	w.awaited++

@@ -1,47 +1,57 @@
-// Package protocolmodel explores the protocol of leases: every state that a few processes, a store and
-// the messages between them can reach, breadth first. It shares nothing with the implementation. A
-// change of the protocol is tried here first.
+// Package protocolmodel explores the protocol of leases, breadth first: every state that a few
+// processes, a store and the messages between them can reach. It shares nothing with the
+// implementation. A change of the protocol is tried here first.
 //
-// The protocol. Requests for a key stand in one queue: smaller reserve first, then by place number.
-// A request holds as soon as its weight and those of all that hold or stand before it fit into its
-// capacity less its reserve, and every request before it with the same reserve holds.
+// Requests for a key stand in one queue: smaller reserve first, then by place number. A request
+// holds as soon as
+//   - its weight, and the weights of all requests that hold or stand before it, fit into its
+//     capacity less its reserve, and
+//   - every request before it with the same reserve holds.
 //
-// A process sends acquire; the store grants, or queues the request and replies its number. Acquire is
-// repeated under the same ID: to ask, when a reply failed, when a push left too little time, or when
-// the store says that the place is missing. It then names its number, and stands where it stood.
+// A process sends acquire. The store grants the request, or queues it and replies its number.
+// Acquire is repeated under the same ID:
+//   - to ask for the state of the request;
+//   - if a reply failed;
+//   - if a push left too little time;
+//   - if the store reports that the place is missing.
 //
-// Every step of the store ends what has expired and grants to the waiters that fit. It grants for G,
-// and pushes ID, fence, number and token. A token is the process's own time at the sending of its
-// last acquire or heartbeat: the grant is younger, so the holder's deadline is the token's time, plus
-// G, less a margin for drift. With less than G/4 left the process does not begin, but asks.
-// A grant is taken up by its first renewal, which gives it the TTL. All deadlines count from the
-// sending of the request that was answered; of two answers the one to the later request counts.
+// It then names its number, and keeps its place.
 //
-// A hold is an ID and a fence. Renewals name both. The release at the end of a request ends whatever
-// the store has under its ID; a stray grant, of another fence than the request holds, is released by
-// its fence, and the request goes on. A hold that has run out in the process, or was refused a
-// renewal, is over and released at once. A process counts, per ID, the commands that can create as
-// sent and as answered: unless these are equal, the final release leaves a tombstone, which refuses
-// late ones. It is repeated until it is answered.
+// Every step of the store ends holds that have run out, and grants to the waiters that fit. It
+// grants for G, and pushes ID, fence, number and token. A token is the process's own time at the
+// sending of its last acquire or heartbeat. The grant is younger, so the holder's deadline is the
+// token's time, plus G, less a margin for drift. With less than G/4 left the process does not
+// begin, but asks. A grant is taken up by its first renewal, which gives it the TTL. All deadlines
+// count from the sending of the request that was answered; of two answers the one to the later
+// request counts.
 //
-// A process with waiters sends heartbeats that list them. The reply says which of them hold, which
-// are missing (the process asks), and which places the process did not list (it withdraws those that
-// are over, as it knows them when the reply comes). A heartbeat itself creates and removes nothing.
+// A hold is an ID and a fence. Renewals name both. The release at the end of a request ends its
+// place or its hold, of any fence. A stray grant, of another fence than the request holds, is
+// released by its fence, and the request continues. A hold that has run out in the process, or was
+// refused a renewal, is over and released at once. A process counts, per ID, the commands that can
+// create as sent and as answered. Unless these counts are equal, the final release leaves a
+// tombstone, which refuses late ones. The release is repeated until it is answered.
 //
-// A process is alive while it is subscribed, or else for three heartbeats; and if a grant ran out
-// untaken, only if it has been heard since that grant was made. A waiter whose turn comes and whose
-// process is not alive is passed over: all places of its process go. After a grant that ran out the
-// next one to this process is twice as long, at most the TTL.
+// A process with waiters sends heartbeats that list them. The reply names the waiters that hold;
+// those that are missing, for which the process asks; and places that the process did not list. It
+// withdraws such a place if its request is over when the reply comes. A heartbeat itself creates
+// and removes nothing.
 //
-// Left out: blocks of fences, downgrades, more than 64 grants in a step, shutdown, hand-on in the
-// process. Assumed: a fence and a number are larger than all before, also after lost state (they
-// follow the server's clock), and a tombstone outlives every late message.
+// A process is alive while it is subscribed, or else for three heartbeats. If a grant ran out
+// untaken, it must have sent an acquire or a heartbeat since that grant was made. A waiter whose
+// turn comes and whose process is not alive is passed over: all places of its process are removed.
+// After a grant that ran out the next one to this process is twice as long, at most the TTL.
+//
+// The model leaves out blocks of fences, downgrades, more than 64 grants in a step, shutdown, and
+// hand-on in the process. It assumes that a fence and a number are larger than all before, also
+// after lost state (they follow the server's clock), and that a tombstone outlives every late
+// message.
 //
 // Time is in ticks. It passes only when nothing is due and every message that is not late has been
 // delivered, so within a tick all orders are tried. Faults are few per run: requests, replies and
-// pushes lost or late, crash, pause, flush, a failover that loses the last write, steps of the server's
-// clock, and drift as far as the margin. A hold that outlives what the store knows because of lost
-// state counts as valid only after the next answer about it.
+// pushes lost or late, crash, pause, flush, a failover that loses the last write, steps of the
+// server's clock, and drift as far as the margin. After lost state a hold may outlive the store's
+// record of it: it counts as valid only after the next answer about it.
 package protocolmodel
 
 import (

@@ -98,7 +98,8 @@ type attempt struct {
 	context  *callContext
 }
 
-// begin admits the call, or returns why not. The call then uses a.context, and ends with finish.
+// begin admits the call, or returns the reason not to. The call then uses a.context, and ends with
+// finish.
 func (a *attempt) begin(ctx context.Context) error {
 	n := a.node
 	if n.owner.closed.Load() {

@@ -36,7 +36,7 @@ type Client struct {
 	background sync.WaitGroup
 }
 
-// Config is what a Client is made of. All fields but those of replicas are required.
+// Config is the configuration of a Client. All fields are required, except for Acks and AckTimeout.
 type Config struct {
 	Redis    redis.UniversalClient // a *redis.Client or a *redis.ClusterClient with ContextTimeoutEnabled
 	PoolSize int                   // of Redis

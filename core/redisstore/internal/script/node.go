@@ -17,7 +17,7 @@ import (
 // Node is one server: the only one, or a master of a Cluster. Nodes fail independently, so each has
 // a breaker, batchers and loaded scripts of its own.
 type Node struct {
-	// Attached is what Config.Attach returned for the node.
+	// Attached is the value that Config.Attach has returned for the node.
 	Attached any
 
 	owner   *Client

@@ -12,7 +12,7 @@
 
 local TIME = INT == '%d' and '%016d%03d%s%s' or '%016.0f%03d%s%s'
 local HELD = INT == '%d' and ' %d %d' or ' %.0f %.0f'
-local LONGEST = 9e15 -- µs, about what a duration can be
+local LONGEST = 9e15 -- µs, about the longest duration
 
 -- expiry returns after how many ms a bucket expires that is needed for some µs: a second at least,
 -- since a server has more work with keys that come and go than with keys that stay.
