@@ -12,7 +12,7 @@ type pushedGrant struct {
 	first, last int64
 	place       int64
 	span        time.Duration
-	sent        time.Time // of the last request that the store had of the process: before the grant
+	sent        time.Time // of the last request that the store had of the process: no later than the grant
 }
 
 // Subscribed is called when the store begins to listen for pushes, at first or again: earlier ones

@@ -10,7 +10,7 @@
 -- and 0 if the key needs beat_lease.lua:
 --   - a hold or a process has run out;
 --   - the expiry of the keys is to be extended;
---   - the process is unknown;
+--   - the process is unknown, or has no waiters;
 --   - there may be room for a waiter.
 --
 -- The next step of another kind finds out if other keys of the state were lost.

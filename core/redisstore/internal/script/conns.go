@@ -151,8 +151,8 @@ func (n *Node) doubtSilence(c *callContext) {
 	n.breaker.Doubt(c.since())
 }
 
-// dropStale drops the pooled connections from before asked, when the probe dialed a new one, if
-// they are stale:
+// dropStale drops the pooled connections from before asked, when the probe dialed a new one, if one
+// of these is true:
 //   - a connection led to a server that takes no writes;
 //   - a connection was silent, and none of the older ones has received data since;
 //   - the breaker is open: after an outage any of them may be stale.

@@ -29,7 +29,7 @@ type deadlines struct {
 // that the reason is known when the call ends.
 type deadline struct {
 	end time.Time
-	at  time.Time // end, or half of the time before it, when the node is probed
+	at  time.Time // end, or before it, when the node is probed
 	of  *callContext
 
 	next, prev *deadline // guarded by deadlines.mu, as over
