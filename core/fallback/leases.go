@@ -170,8 +170,8 @@ func (p *leases) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]st
 	})
 }
 
-// split calls f for the references of each store, the stand-in's (moved) first, since primary may be
-// slow to fail. It returns the results in the order of refs.
+// split calls f for the references of each store, the stand-in's (moved) first, since primary may
+// be slow to fail. It returns the results in the order of refs.
 func split[R any](p *leases, refs []store.LeaseRef, f func(store.Leases, bool, []store.LeaseRef) ([]R, error)) ([]R, error) {
 	var (
 		parts   [2][]store.LeaseRef // the stand-in's, primary's

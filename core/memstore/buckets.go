@@ -131,8 +131,8 @@ type shardSet [maxShards / 64]uint64
 
 func (s *shardSet) add(number int) { s[number/64] |= 1 << (number % 64) }
 
-// lock locks shards in the order of their numbers, so that decisions do not wait for each other in a
-// circle.
+// lock locks shards in the order of their numbers, so that decisions do not wait for each other in
+// a circle.
 func (b *buckets) lock(set shardSet) {
 	for i, some := range set {
 		for ; some != 0; some &= some - 1 {

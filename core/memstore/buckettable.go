@@ -76,8 +76,8 @@ func lasting(key string) string {
 	return strings.Clone(key)
 }
 
-// isOf reports whether the slot is of a bucket, or a hold, of the key. A string in place of the text
-// and its size would take eight bytes more.
+// isOf reports whether the slot is of a bucket, or a hold, of the key. A string in place of the
+// text and its size would take eight bytes more.
 func (s *bucketSlot) isOf(key string) bool {
 	if s.text == nil {
 		return string(s.short[:s.size]) == key

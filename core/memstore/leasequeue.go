@@ -99,8 +99,8 @@ func (q *leaseQueue) unlist(r *lease) {
 // firstUnawaited returns the request whose place expires first, or nil.
 func (q *leaseQueue) firstUnawaited() *lease { return front(&q.unawaited) }
 
-// timekeeper returns the request whose calls sleep no longer than until the key's next deadline; nil
-// if no call awaits any.
+// timekeeper returns the request whose calls sleep no longer than until the key's next deadline;
+// nil if no call awaits any.
 func (q *leaseQueue) timekeeper() *lease { return front(&q.awaited) }
 
 func front(l *list.List) *lease {

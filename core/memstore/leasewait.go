@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// await blocks until the request holds, or has been withdrawn. Its shard is locked; await unlocks it
-// while it sleeps.
+// await blocks until the request holds, or has been withdrawn. Its shard is locked; await unlocks
+// it while it sleeps.
 func (r *lease) await(ctx context.Context) error {
 	l := r.of
 	s := l.shard.store

@@ -38,8 +38,8 @@ func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) erro
 	}
 }
 
-// ended returns a channel that is closed when the attempt in flight ends, and the rest of its lease;
-// nil if there is none.
+// ended returns a channel that is closed when the attempt in flight ends, and the rest of its
+// lease; nil if there is none.
 func (r *recordShard) ended(ref store.OperationRef, now int64) (<-chan struct{}, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

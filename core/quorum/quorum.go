@@ -163,8 +163,8 @@ const (
 )
 
 // AwaitLease implements store.Leases. It polls, with pauses that grow up to 165 ms and are random,
-// so that two waiters that have split the votes do not collide again. If a majority has not answered
-// for 3 s, it returns an error that matches store.ErrUnavailable.
+// so that two waiters that have split the votes do not collide again. If a majority has not
+// answered for 3 s, it returns an error that matches store.ErrUnavailable.
 func (q *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if !exclusive(&req) {
 		return store.Grant{}, store.ErrNotSupported

@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxBuckets bounds the work of one call, all its decisions together, to a fraction of a millisecond,
-// since other clients of the server wait for it. Each bucket takes a server 2 to 5 µs.
+// maxBuckets bounds the work of one call, all its decisions together, to a fraction of a
+// millisecond, since other clients of the server wait for it. Each bucket takes a server 2 to 5 µs.
 const maxBuckets = 128
 
 // newDecisions returns the batcher of a node's decisions.

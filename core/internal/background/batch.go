@@ -25,8 +25,8 @@ type BatchQueue[T any] struct {
 	done chan struct{}
 }
 
-// NewBatchQueue returns a queue that runs its tasks with do, up to 100 in a call, one call at a time.
-// The function may keep the slice.
+// NewBatchQueue returns a queue that runs its tasks with do, up to 100 in a call, one call at a
+// time. The function may keep the slice.
 func NewBatchQueue[T any](do func([]T)) *BatchQueue[T] { return &BatchQueue[T]{do: do} }
 
 // Add adds a task. It returns false if too many are pending.

@@ -17,7 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// probeEvery is how often a server whose breaker is open is probed, if a probe does not take longer.
+// probeEvery is how often a server whose breaker is open is probed, if a probe does not take
+// longer.
 const probeEvery = 250 * time.Millisecond
 
 // ErrNoEvidence is the result of a call or a probe that shows nothing about the server, such as a
@@ -144,8 +145,8 @@ func (c Call) End(result error) {
 	}
 }
 
-// fail opens the breaker, or records another failure while it is open: a server that was unreachable
-// may then refuse the password. The caller holds mu.
+// fail opens the breaker, or records another failure while it is open: a server that was
+// unreachable may then refuse the password. The caller holds mu.
 func (b *Breaker) fail(failure error) {
 	text := failure.Error() // of package store, perhaps
 	for _, known := range []error{store.ErrMisconfigured, store.ErrUnavailable} {

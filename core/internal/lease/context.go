@@ -1,4 +1,5 @@
-// Package lease keeps leases alive: it renews them in batches, and ends their contexts when they end.
+// Package lease keeps leases alive: it renews them in batches, and ends their contexts when they
+// end.
 package lease
 
 import (

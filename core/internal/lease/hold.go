@@ -155,8 +155,8 @@ func (p *Pool) remove(h *Hold) bool {
 	return true
 }
 
-// recordEnd records, once, how a lease ended. It returns the context of its request, or nil if the end
-// was recorded before.
+// recordEnd records, once, how a lease ended. It returns the context of its request, or nil if the
+// end was recorded before.
 func (p *Pool) recordEnd(l *Lease, how telemetry.HoldEnd) context.Context {
 	if l == nil {
 		return nil

@@ -99,7 +99,8 @@ func NewKeeper[H Kept[H]](renew func(context.Context, []H) ([]bool, error)) *Kee
 	return &Keeper[H]{renew: renew, limit: few}
 }
 
-// Add starts renewing a lease whose current TTL began at the given time. It is called once for each.
+// Add starts renewing a lease whose current TTL began at the given time. It is called once for
+// each.
 func (k *Keeper[H]) Add(h H, sent time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -28,7 +28,8 @@ type Mechanism struct {
 	Busy func(Busy) error
 	// Capacity returns the capacity for a request, or an error if the request is invalid.
 	Capacity func(c *Config, key string, weight int) (int, error)
-	// Alloc returns memory for a lease, with its owner set, and for a hold if it is the first of one.
+	// Alloc returns memory for a lease, with its owner set, and for a hold if it is the first of
+	// one.
 	Alloc func(first bool) (*Lease, *Hold)
 	// Reenter returns the lease that ctx already has, an error, or neither. It may be nil.
 	Reenter func(ctx context.Context, key string, weight int) (*Lease, error)
@@ -47,8 +48,8 @@ type Busy struct {
 	Cause           error         // of the end of its wait; nil if it did not wait
 }
 
-// Pool is a process's part of the leases of one mechanism: it requests, queues, renews, hands on and
-// releases them.
+// Pool is a process's part of the leases of one mechanism: it requests, queues, renews, hands on
+// and releases them.
 type Pool struct {
 	Mechanism
 	store    store.Leases

@@ -222,8 +222,8 @@ func (p *Pool) kick(q *queue) {
 	p.tidy(q)
 }
 
-// handOn hands a hold on to the next waiter, unless it must be released in the store. The caller holds
-// mu.
+// handOn hands a hold on to the next waiter, unless it must be released in the store. The caller
+// holds mu.
 func (p *Pool) handOn(h *Hold) bool {
 	q := h.queue
 	if q == nil || q.waiters.Len() == 0 || p.closing.Err() != nil {
@@ -244,7 +244,8 @@ func (p *Pool) handOn(h *Hold) bool {
 	return true
 }
 
-// Backlog returns how many callers wait for a key in this process without a place in the store's queue.
+// Backlog returns how many callers wait for a key in this process without a place in the store's
+// queue.
 func (p *Pool) Backlog(key string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -99,8 +99,8 @@ func (p *Pool) sendQueued(ctx context.Context, q *queue, r *Request, number int)
 		p.mu.Unlock()
 		return p.start(ctx, h)
 	}
-	// The place in the store's queue belongs to the local queue, so that it survives the end of this
-	// caller's context.
+	// The place in the store's queue belongs to the local queue, so that it survives the end of
+	// this caller's context.
 	w := &waiter{ctx: ctx, number: number, in: &q.waiters, ready: make(chan turn, 1)}
 	w.join()
 	if len(q.places) < maxPlaces {

@@ -1,4 +1,5 @@
-// Package redisfault classifies errors of Redis clients, and maps them to the errors of package store.
+// Package redisfault classifies errors of Redis clients, and maps them to the errors of package
+// store.
 package redisfault
 
 import (

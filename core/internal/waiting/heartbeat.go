@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// beatEvery is the time between heartbeats of a key, unless there are more than maxBeats keys: then
-	// the process sends that many heartbeats in a second.
+	// beatEvery is the time between heartbeats of a key, unless there are more than maxBeats keys:
+	// then the process sends that many heartbeats in a second.
 	beatEvery = time.Second
 	maxBeats  = 2000
 	// MaxBeatKeys is the maximum of keys that share a call of the store, if the store can share
@@ -71,7 +71,8 @@ func (p *Process[R]) interval() time.Duration {
 	return max(beatEvery, time.Duration(len(p.keys))*time.Second/maxBeats)
 }
 
-// DeadAfter returns the time without a heartbeat after which the store may take the process for dead.
+// DeadAfter returns the time without a heartbeat after which the store may take the process for
+// dead.
 func (p *Process[R]) DeadAfter() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,8 +133,8 @@ func (p *Process[R]) startBeating() bool {
 	return start
 }
 
-// dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if there
-// are no keys.
+// dueNow returns the keys whose heartbeats are due, and when the next one is. more is false if
+// there are no keys.
 func (p *Process[R]) dueNow() (due []*Key[R], next time.Time, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

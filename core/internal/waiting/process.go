@@ -32,8 +32,8 @@ type Store[R Record] struct {
 	Listen func()
 	// Broken reports whether pushes do not arrive. It is called often.
 	Broken func() bool
-	// Acquire sends a request, which may have been sent before under its ID. If it may still be on its
-	// way to the server when Acquire returns, Acquire calls Late.
+	// Acquire sends a request, which may have been sent before under its ID. If it may still be on
+	// its way to the server when Acquire returns, Acquire calls Late.
 	Acquire func(ctx context.Context, req store.LeaseRequest, record R) (Reply, error)
 	// Beat sends a heartbeat for each key, with Elapsed and DeadAfter, and calls Heard or Silent
 	// for each. If Heard returns true, Beat sends another heartbeat for the key, and calls Heard or

@@ -185,8 +185,8 @@ func (p *Process[R]) next(w *waiter[R], req *store.LeaseRequest, usable func(*pu
 	return nil, ask, nil
 }
 
-// MayArrive reports whether a request may still be on its way to the server. Its release then leaves
-// a tombstone for LateFor, by which the server refuses the request.
+// MayArrive reports whether a request may still be on its way to the server. Its release then
+// leaves a tombstone for LateFor, by which the server refuses the request.
 func (p *Process[R]) MayArrive(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,7 +194,8 @@ func (p *Process[R]) MayArrive(id string) bool {
 	return w != nil && w.asking > 0 || p.late.has(id)
 }
 
-// push records the push of a grant. It returns false if the grant is of no use and is to be released.
+// push records the push of a grant. It returns false if the grant is of no use and is to be
+// released.
 func (p *Process[R]) push(g *pushedGrant) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

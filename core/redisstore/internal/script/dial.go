@@ -64,7 +64,8 @@ func (w *dialWatch) DialHook(dial redis.DialHook) redis.DialHook {
 	}
 }
 
-// dial dials, again if the server is unreachable, and then ends the calls that wait for a connection.
+// dial dials, again if the server is unreachable, and then ends the calls that wait for a
+// connection.
 func (n *Node) dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	conn, err := dial()
 	if !redisfault.IsUnreachable(err) {
