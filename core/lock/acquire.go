@@ -9,11 +9,18 @@ import (
 
 // Lock blocks until it holds the lock of key exclusively, or until ctx ends.
 //
-// It returns a lease, or: ctx's cause if ctx has ended, or a *[HeldError] that matches it if it
-// ended while others held the lock; [ErrDeadlock] if ctx holds the same lock shared; [ErrLost],
-// [ErrExpired] or [ErrReleased] if ctx belongs to a lease of the same lock that has ended so;
-// [ErrInvalidKey]; [ErrClosed]; or an error that matches store.ErrUnavailable. After an error the
-// lock is not held: a late grant is released in the background.
+// It returns a lease, or:
+//
+//   - ctx's cause if ctx has ended, or a *[HeldError] that matches it if ctx ended while others
+//     held the lock;
+//   - [ErrDeadlock] if ctx holds the same lock shared;
+//   - [ErrLost], [ErrExpired] or [ErrReleased] if ctx belongs to a lease of the same lock that has
+//     ended so;
+//   - [ErrInvalidKey];
+//   - [ErrClosed]; or
+//   - an error that matches store.ErrUnavailable.
+//
+// After an error the lock is not held: a late grant is released in the background.
 //
 // ctx is the parent of the lease's context. Its end does not release the lock.
 func (l *Locker) Lock(ctx context.Context, key string) (*Lease, error) {
@@ -29,7 +36,7 @@ func (l *Locker) TryLock(ctx context.Context, key string) (*Lease, error) {
 
 // RLock blocks until it holds the lock of key together with other shared holders, or until ctx
 // ends. It waits for earlier exclusive holders and waiters. With a context that holds the lock
-// exclusively it shares that lease. Errors are those of Lock.
+// exclusively it shares that lease. Its errors are Lock's.
 func (l *Locker) RLock(ctx context.Context, key string) (*Lease, error) {
 	return l.acquire(ctx, key, shared, true)
 }
@@ -39,7 +46,7 @@ func (l *Locker) TryRLock(ctx context.Context, key string) (*Lease, error) {
 	return l.acquire(ctx, key, shared, false)
 }
 
-// A lock is a semaphore: an exclusive lease has all of it, and a shared one very little.
+// A lock is a semaphore: an exclusive lease takes its whole capacity, and a shared lease one unit.
 const (
 	exclusive = store.MaxCapacity
 	shared    = 1

@@ -20,7 +20,7 @@ var (
 	// time, or is not renewed by configuration ([WithoutRenewal], [WithMaxHold]).
 	ErrExpired = errors.New("lock: the lease expired: renewals failed, or WithoutRenewal or WithMaxHold ended it")
 
-	// ErrLost is the cause with which a lease's context ends when the store says that the lock is
+	// ErrLost is the cause with which a lease's context ends when the store reports that the lock is
 	// no longer held, and the error of a release that came too late: others may have held the lock
 	// since.
 	ErrLost = errors.New("lock: the lease was lost: others may have held the lock since")
@@ -42,7 +42,7 @@ var (
 	ErrNotSupported = store.ErrNotSupported
 )
 
-// HeldError describes the holder of the lock, as far as the store knows. It matches
+// HeldError describes the holder of the lock, as far as the store reports it. It matches
 // [ErrNotAcquired] and, if the caller's context ended while it waited, the context's error and
 // cause.
 type HeldError struct {

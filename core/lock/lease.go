@@ -56,8 +56,8 @@ func (l *Lease) outer() *Lease {
 }
 
 // reenter returns a lease on the hold of the lock that ctx already has, or an error if that hold
-// has ended: the work of ctx may have been interrupted then. Without such a hold it returns
-// neither.
+// has ended, since the work of ctx may have been interrupted then. Without such a hold it returns
+// nil and nil.
 func (l *Locker) reenter(ctx context.Context, key string, weight int) (*lease.Lease, error) {
 	for held, _ := FromContext(ctx); held != nil; held = held.outer() {
 		if !held.lease.Of(l.pool) || held.Key() != key {
@@ -106,8 +106,9 @@ func (l *Lease) ended() error {
 	return l.lease.Ended()
 }
 
-// exit removes the lease, and ends its context and those of the leases that it re-entered, unless
-// other leases derive from them. It reports whether it was the last lease on the hold.
+// exit removes the lease, and ends the contexts of this lease and of the leases that it re-entered,
+// except those from which other leases derive. It reports whether it was the last lease on the
+// hold.
 func (l *Lease) exit() bool {
 	l.first.mu.Lock()
 	defer l.first.mu.Unlock()
@@ -125,18 +126,22 @@ func (l *Lease) Key() string { return l.lease.Key() }
 // Shared reports whether others may hold the lock as well ([Locker.RLock], [Lease.Downgrade]).
 func (l *Lease) Shared() bool { return l.lease.Weight() == shared }
 
-// Fence returns the number of this grant. That of an exclusive lease is larger than those of all
-// earlier exclusive leases of the same key; re-entry and renewal do not change it.
+// Fence returns the number of this grant. An exclusive lease has a larger one than all earlier
+// exclusive leases of the same key; re-entry and renewal do not change it.
 func (l *Lease) Fence() fence.Token {
 	return fence.Token{Number: l.lease.Fence(), Shared: l.Shared()}
 }
 
 // Context ends when its holder must stop, before the store may grant the lock to others. Its cause
-// ([context.Cause]) is [ErrExpired] if the lease was not renewed in time or was held for too long
-// ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrClosed] if the Locker or its store
-// is closing and waits for Unlock, [ErrReleased] once it is released, or that of the context of the
-// request, whose end does not release the lock. The context of a re-entrant lease ends in the same
-// cases, whatever its own parent is.
+// ([context.Cause]) is
+//
+//   - [ErrExpired] if the lease was not renewed in time or was held for too long ([WithMaxHold]),
+//   - [ErrLost] if the store reports its loss,
+//   - [ErrClosed] if the Locker or its store is closing and waits for Unlock,
+//   - [ErrReleased] once it is released, or
+//   - the cause of the request's context, whose end does not release the lock.
+//
+// The context of a re-entrant lease ends in the same cases, whatever its own parent is.
 //
 // The deadline is computed from the process's own clock at the time before the request was sent,
 // and Err reads the clock itself. A paused process cannot: see the package's documentation.
@@ -148,13 +153,13 @@ func (l *Lease) ValidUntil() time.Time { return l.lease.ValidUntil() }
 
 // Verify checks in the store that the lock is still held, in one round trip. It returns nil if it
 // is, [ErrLost] if it is not, the cause of the lease's context if that has ended, ctx's error, or
-// one that matches store.ErrUnavailable. The reply is as old as its way back: this shortens the
+// one that matches store.ErrUnavailable. The reply is as old as its way back: Verify shortens the
 // time in which a paused holder can do harm, and only the fence removes it.
 func (l *Lease) Verify(ctx context.Context) error { return l.lease.Verify(ctx) }
 
 // VerifyBy is Verify by a step of the caller's, such as a statement in a transaction: pgstore.Bind
-// calls it. step is given the locker's store and the hold, and reports whether that is held. Its
-// error is VerifyBy's; the lease goes on then.
+// calls it. step gets the locker's store and the hold, and reports whether that is held. If step
+// returns an error, VerifyBy returns it, and the lease goes on.
 func (l *Lease) VerifyBy(ctx context.Context, step func(ctx context.Context, st store.Leases, ref store.LeaseRef) (held bool, err error)) error {
 	return l.lease.VerifyBy(ctx, step)
 }
@@ -184,11 +189,15 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 // Unlock releases the lease. If the lock was re-entered, it is released with the last of its
 // leases. Unlock runs to its end even if ctx is cancelled.
 //
-// It returns nil if the lock was held until now; [ErrLost] if it was not, so that others may have
-// held it; [ErrExpired] if the lease has a lock-delay ([WithLockDelay]) and ran out before,
-// whatever the store still kept; [ErrReleased] if this lease was released before; or an error that
-// matches store.ErrUnavailable: then the release is retried in the background, and the lock is free
-// when the lease expires at the latest.
+// It returns
+//
+//   - nil if the lock was held until now;
+//   - [ErrLost] if it was not, so that others may have held it;
+//   - [ErrExpired] if the lease has a lock-delay ([WithLockDelay]) and ran out before, whatever the
+//     store still kept;
+//   - [ErrReleased] if this lease was released before; or
+//   - an error that matches store.ErrUnavailable: then the release is retried in the background,
+//     and the lock is free when the lease expires at the latest.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if !l.lease.Close() {
 		return ErrReleased

@@ -109,11 +109,12 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 
 // Close closes the Locker: waiters and later calls return [ErrClosed], and the context of every
 // lease ends with it. Close then waits up to 5 s until the holders have released their leases,
-// which are renewed during that time, and until the store has confirmed it. A lock that is still
-// held then is not released, since another could hold it beside the work that goes on: it expires
-// with its TTL, unless Unlock is called before. Close does not wait for leases that are not renewed
-// ([WithoutRenewal]), which expire. Its error has the number of locks that may be held until their
-// leases expire. It does not close the store.
+// which are renewed during that time, and until the store has confirmed it. It does not wait for
+// leases that are not renewed ([WithoutRenewal]), which expire. It does not close the store.
+//
+// Close does not release a lock that is still held after that, since another could hold it beside
+// the work that goes on: the lock expires with its TTL, unless Unlock is called before. The error
+// has the number of locks that may be held until their leases expire.
 //
 // The store's Shutdown does the same for every Locker on it, until its context ends. Work that
 // holds a lock and calls either of them waits for itself, that long.

@@ -17,10 +17,10 @@ type Leases struct {
 
 // LockAll blocks until it holds the locks of all keys exclusively, or until ctx ends; then it holds
 // none. It acquires them one after the other in byte order, so that callers with common keys do not
-// wait for each other in a circle, and renews those that it already has. A duplicate key is locked
-// once.
+// wait for each other in a circle. It renews the acquired ones while it waits. A duplicate key is
+// locked once.
 //
-// Errors are those of [Locker.Lock]; also [ErrInvalidKey] without any key, and [ErrDeadlock] if ctx
+// Its errors are [Locker.Lock]'s; also [ErrInvalidKey] without any key, and [ErrDeadlock] if ctx
 // holds a lock of this Locker that comes after a new one, which would be out of order.
 func (l *Locker) LockAll(ctx context.Context, keys []string) (*Leases, error) {
 	sorted := slices.Clone(keys)
@@ -90,8 +90,8 @@ func (a *Leases) Fence(key string) (fence.Token, bool) {
 	return fence.Token{}, false
 }
 
-// Unlock releases all of them, the last first, even if ctx is cancelled. Its error joins those of
-// [Lease.Unlock].
+// Unlock releases all of them, the last first, even if ctx is cancelled. Its error joins the errors
+// of [Lease.Unlock].
 func (a *Leases) Unlock(ctx context.Context) error {
 	var errs []error
 	for _, l := range slices.Backward(a.leases) {

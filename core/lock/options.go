@@ -37,9 +37,8 @@ func WithoutRenewal() Option { return func(c *lease.Config) { c.Renew = false } 
 // renewed until it is released. Less than 1 ms is an error.
 func WithMaxHold(d time.Duration) Option { return func(c *lease.Config) { c.MaxHold = d } }
 
-// WithLockDelay keeps a lock closed for this long after a lease of it expired unreleased: time for
-// a holder that may still be writing. 1 ms to 1 h, or zero, the default. A released lock has no
-// delay.
+// WithLockDelay keeps a lock closed for this long after a lease of it expired unreleased, since the
+// holder may still be writing: 1 ms to 1 h, or zero, the default. A released lock has no delay.
 func WithLockDelay(d time.Duration) Option { return func(c *lease.Config) { c.Delay = d } }
 
 // WithFair grants the lock strictly in the order in which callers have queued, across all

@@ -13,11 +13,17 @@ func (s *Semaphore) Acquire(ctx context.Context, key string) (*Permit, error) {
 
 // AcquireN blocks until it has a permit of key with the weight n, or until ctx ends.
 //
-// It returns a permit, or: ctx's cause if ctx has ended, or a *[BusyError] that matches it if it
-// ended while there was no room; a *[BusyError] that matches [ErrQueueFull] if the queue is full
-// ([WithMaxWaiting]); [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity]; [ErrClosed]; or
-// an error that matches store.ErrUnavailable. After an error there is no permit, and no place in
-// the queue: a late grant is released in the background.
+// It returns a permit, or:
+//
+//   - ctx's cause if ctx has ended, or a *[BusyError] that matches it if ctx ended while there was
+//     no room;
+//   - a *[BusyError] that matches [ErrQueueFull] if the queue is full ([WithMaxWaiting]);
+//   - [ErrInvalidKey], [ErrInvalidWeight] or [ErrInvalidCapacity];
+//   - [ErrClosed]; or
+//   - an error that matches store.ErrUnavailable.
+//
+// After an error there is no permit, and no place in the queue: a late grant is released in the
+// background.
 //
 // ctx is the parent of the permit's context. Its end does not release the permit.
 func (s *Semaphore) AcquireN(ctx context.Context, key string, n int) (*Permit, error) {

@@ -17,13 +17,12 @@ func checkCapacity(n int) error {
 // SetCapacity changes the capacity of every key that [WithCapacityFunc] does not set, in this
 // process, for this Semaphore and its variants ([Semaphore.With]).
 //
-// Waiting requests keep their places and use the new capacity; those with a larger weight are
+// Waiting requests keep their places and use the new capacity. Requests with a larger weight are
 // withdrawn and return [ErrInvalidWeight]. Held permits are not affected: if more is in use than
 // the new capacity, no request is granted until enough was released. Other processes keep their
 // capacity until it is set there too: the weight in use never exceeds the largest of them.
 //
-// An error matches [ErrInvalidCapacity], and the capacity
-// stays unchanged.
+// An error matches [ErrInvalidCapacity], and the capacity stays unchanged.
 func (s *Semaphore) SetCapacity(n int) error {
 	if err := checkCapacity(n); err != nil {
 		return err
@@ -35,8 +34,8 @@ func (s *Semaphore) SetCapacity(n int) error {
 }
 
 // Capacity returns the capacity that a request for the key uses now. An error matches
-// [ErrInvalidKey], or [ErrInvalidCapacity] if the function of [WithCapacityFunc] has returned an
-// invalid one.
+// [ErrInvalidKey], or [ErrInvalidCapacity] if [WithCapacityFunc]'s function has returned an invalid
+// one.
 func (s *Semaphore) Capacity(key string) (int, error) {
 	if err := s.pool.CheckKey(key); err != nil {
 		return 0, err

@@ -25,9 +25,8 @@ var (
 	// time, or is not renewed by configuration ([WithoutRenewal], [WithMaxHold]).
 	ErrExpired = errors.New("semaphore: the permit expired: renewals failed, or WithoutRenewal or WithMaxHold ended it")
 
-	// ErrLost is the cause with which a permit's context ends when the store says that it is no
-	// longer held, and the error of a release that came too late: others may have held its room
-	// since.
+	// ErrLost is the cause with which a permit's context ends when the store reports that it is no
+	// longer held, and the error of a release that came too late: others may have held its room since.
 	ErrLost = errors.New("semaphore: the permit was lost: others may have held its room since")
 
 	// ErrInvalidKey is matched by the error of a call with a key that is empty or longer than 1,024
@@ -39,8 +38,8 @@ var (
 	// waiting when the capacity was reduced ([Semaphore.SetCapacity]) was withdrawn.
 	ErrInvalidWeight = errors.New("semaphore: invalid weight")
 
-	// ErrInvalidCapacity is matched by the error of a capacity, or a latch's count, that is out of
-	// its range, also if [WithCapacityFunc]'s function has returned it.
+	// ErrInvalidCapacity is matched by the error of a capacity, or a latch's count, that is out of its
+	// range, including a capacity that [WithCapacityFunc]'s function has returned.
 	ErrInvalidCapacity = errors.New("semaphore: invalid capacity")
 
 	// ErrClosed is returned by a Semaphore that was closed, or whose store was shut down or closed,
@@ -48,9 +47,9 @@ var (
 	ErrClosed = store.ErrClosed
 )
 
-// BusyError describes the use of a key, as far as the store knows. It matches [ErrNotAcquired],
-// [ErrQueueFull] if the queue was full, and, if the caller's context ended while it waited, the
-// context's error and cause.
+// BusyError describes the use of a key, as far as the store reports it. It matches
+// [ErrNotAcquired], [ErrQueueFull] if the queue was full, and, if the caller's context ended while
+// it waited, the context's error and cause.
 type BusyError struct {
 	InUse    int // sum of the weights of all permits
 	Capacity int // of the request

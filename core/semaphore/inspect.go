@@ -46,9 +46,9 @@ func stateOf(s store.LeaseState) State {
 }
 
 // Inspect returns the use of a key: its holders and the requests in its queue. It is for operators
-// and tests: the state may have changed when the caller reads it. Waiting also counts the requests
-// that wait in this process, behind those that it has in the queue; those of other processes are not
-// known.
+// and tests: the state may have changed when the caller reads it. Waiting also counts the callers
+// that wait in this process without a place in the store; it does not count such callers of other
+// processes.
 //
 // It returns [ErrInvalidKey], ctx's error, or one that matches store.ErrUnavailable.
 func (s *Semaphore) Inspect(ctx context.Context, key string) (State, error) {
@@ -68,10 +68,10 @@ func (s *Semaphore) List(ctx context.Context) iter.Seq2[State, error] {
 	}
 }
 
-// ForceRelease releases the permit whose first fence this is (see [Semaphore.Inspect]), and ends its
+// ForceRelease releases the permit with this first fence (see [Semaphore.Inspect]), and ends its
 // context with [ErrLost]: at once if the holder receives the store's push, otherwise at its next
 // renewal. It reports whether there was such a permit. The former holder runs until it checks its
-// context, and meanwhile more than the capacity may be in use.
+// context: until then more than the capacity may be in use.
 func (s *Semaphore) ForceRelease(ctx context.Context, key string, fence int64) (bool, error) {
 	return s.pool.Revoke(ctx, key, fence)
 }

@@ -21,9 +21,9 @@ import (
 //	…
 //	err = ready.Wait(ctx) // blocks until all are done
 //
-// The store keeps the set of participants that have counted down, so that one that does it again,
-// after a lost reply or a restart, counts once. The set expires some time after its last change
-// ([WithLatchTTL]): then the latch is a new one, and closed. Use a new name, such as one with a
+// The store keeps the set of participants that have counted down: one that does it again, after a
+// lost reply or a restart, counts once. The set expires some time after its last change
+// ([WithLatchTTL]). Then the latch is a new one, and closed. Use a new name, such as one with a
 // date, for each repetition.
 //
 // All methods may be called concurrently. There is nothing to close.
@@ -45,7 +45,7 @@ const (
 func WithLatchTTL(d time.Duration) LatchOption { return func(l *Latch) { l.req.TTL = d } }
 
 // NewLatch returns the latch with this name in store, which opens after count participants. The
-// store does not know the count: processes should use the same one.
+// store does not keep the count: processes should use the same one.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
 // [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128

@@ -43,27 +43,27 @@ func WithMaxHold(d time.Duration) Option { return func(c *lease.Config) { c.MaxH
 func WithHolder(label string) Option { return func(c *lease.Config) { c.Holder = label } }
 
 // WithReserve leaves n of the capacity to requests with a smaller reserve: a tier. A request with a
-// reserve waits while less than n would be left, and those with a smaller one are granted first.
-// Keep what matters least from filling a partner's twenty connections:
+// reserve waits while less than n would be left. Requests with a smaller reserve are granted first.
+// Keep the least important work from filling a partner's twenty connections:
 //
 //	critical, err := semaphore.New(store, "partner", 20)       // may use all of them
 //	standard, err := critical.With(semaphore.WithReserve(4))   // 16, and after the critical ones
 //	batch, err := critical.With(semaphore.WithReserve(12))     // 8, and after both
 //
-// What is left counts when the store grants. A grant in flight to a caller that has left is for the
-// next one of its process and tier.
+// The reserve applies when the store grants. A grant in flight to a caller that has left goes to
+// the next caller of its process and tier.
 //
-// It is 0 by default. A request that never fits, since the capacity is not larger than the reserve
-// by its weight, returns [ErrInvalidWeight].
+// The default is 0. A request that never fits, since its weight exceeds the capacity less the
+// reserve, returns [ErrInvalidWeight].
 func WithReserve(n int) Option { return func(c *lease.Config) { c.Reserve = n } }
 
 // WithMaxWaiting limits the queue: a request that would have to wait fails with an error that
 // matches [ErrQueueFull] if n already wait for the same key in this process, or n requests in the
-// store: 1,024 by default. With zero there is no limit. Of other processes only the places in the
-// store are known, which are 16 for each weight at most.
+// store: 1,024 by default. With zero there is no limit. Callers of other processes count only by
+// their places in the store, which are 16 for each weight at most.
 //
-// The last in the queue should get its permit within the time that it may wait: a longer queue
-// costs memory and connections, and its end is refused all the same.
+// Choose n so that the last in the queue gets its permit within the time that it may wait: a longer
+// queue costs memory and connections, and its end is refused all the same.
 func WithMaxWaiting(n int) Option { return func(c *lease.Config) { c.MaxWaiting = n } }
 
 // WithCapacityFunc sets the capacity of each key: 1 to [MaxCapacity], or 0 for that of the

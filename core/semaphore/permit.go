@@ -46,10 +46,13 @@ func (p *Permit) Weight() int { return p.lease.Weight() }
 func (p *Permit) Fence() fence.Token { return fence.Token{Number: p.lease.Fence(), Shared: true} }
 
 // Context ends when its holder must stop, before the store may grant the permit's room to others.
-// Its cause ([context.Cause]) is [ErrExpired] if the permit was not renewed in time or was held for
-// too long ([WithMaxHold]), [ErrLost] if the store reports its loss, [ErrClosed] if the Semaphore
-// or its store is closing and waits for the release, [ErrReleased] once it is released, or that of
-// the context of the request, whose end does not release the permit.
+// Its cause ([context.Cause]) is
+//
+//   - [ErrExpired] if the permit was not renewed in time or was held for too long ([WithMaxHold]),
+//   - [ErrLost] if the store reports its loss,
+//   - [ErrClosed] if the Semaphore or its store is closing and waits for the release,
+//   - [ErrReleased] once it is released, or
+//   - the cause of the request's context, whose end does not release the permit.
 //
 // The deadline is computed from the process's own clock at the time before the request was sent,
 // and Err reads the clock itself. A paused process cannot: see the package's documentation.
@@ -62,10 +65,13 @@ func (p *Permit) ValidUntil() time.Time { return p.lease.ValidUntil() }
 // Release releases the permit, in one round trip, or hands it on to a waiter of the process. It
 // runs to its end even if ctx is cancelled.
 //
-// It returns nil if the permit was held until now; [ErrLost] if it was not, so that others may have
-// held its room; [ErrReleased] if it was released before, by this method or [Permit.ReleaseAsync];
-// or an error that matches store.ErrUnavailable: then the release is retried in the background, and
-// the room is free when the lease expires at the latest.
+// It returns
+//
+//   - nil if the permit was held until now;
+//   - [ErrLost] if it was not, so that others may have held its room;
+//   - [ErrReleased] if it was released before, by this method or [Permit.ReleaseAsync]; or
+//   - an error that matches store.ErrUnavailable: then the release is retried in the background,
+//     and the room is free when the lease expires at the latest.
 func (p *Permit) Release(ctx context.Context) error { return p.lease.Release(ctx) }
 
 // ReleaseAsync releases the permit in the background: at once if no other release is in flight, and

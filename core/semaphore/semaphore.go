@@ -24,29 +24,30 @@
 // is granted when its weight fits into the capacity beside the weights of all held permits.
 //
 // Requests are granted in the order in which they reached the store, across all processes. The
-// first one that does not fit blocks those behind it, even if they would fit: otherwise small ones
-// would starve a large one. [WithReserve] makes tiers, of which one goes before the other. The
-// queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops waiting leaves
-// the queue, and the next moves up at once.
+// first one that does not fit blocks the requests behind it, even if they would fit: otherwise
+// small ones would starve a large one. [WithReserve] makes tiers, which are served one before the
+// other. The queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops
+// waiting leaves the queue, and the next moves up at once.
 //
 // Callers of one process with the same weight and settings queue in the process, which has up to 16
 // places for them in the store, and no more than there is room for. A permit that is released while
-// others of them wait is handed on, up to 16 times or for 50 ms, before it is released in the
-// store; one with a reserve is not.
+// another of these callers waits is handed on, up to 16 times or for 50 ms, before it is released
+// in the store. A permit with a reserve is not handed on.
 //
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
-// for more permits while it holds some can wait for itself, or for another that does the same,
-// forever: acquire all of them at once.
+// for more permits while it holds some can block forever: for itself, or for another caller that
+// does the same. Acquire all of them at once.
 //
 // # Capacity
 //
-// The store does not know the capacity. Every request has that of its process: the one of [New] or
-// the last [Semaphore.SetCapacity], or that of [WithCapacityFunc] for the key. It is granted if the
-// weight in use and its own do not exceed it. So a rollout may change the capacity: while processes
-// differ, the weight in use never exceeds the largest of their capacities. If more is in use than a
-// process's capacity, as after a reduction, its requests wait until enough was released; no permit
-// is revoked. While one of them is at the head of the queue, requests of processes with a larger
-// capacity wait behind it.
+// The store does not keep the capacity. Every request has its process's: the value of [New] or of
+// the last [Semaphore.SetCapacity], or of [WithCapacityFunc] for the key. A request is granted if
+// the weight in use and its own do not exceed its capacity. So a rollout may change the capacity:
+// while processes differ, the weight in use never exceeds the largest of their capacities.
+//
+// If more is in use than a process's capacity, as after a reduction, its requests wait until enough
+// was released; no permit is revoked. While one of them is at the head of the queue, requests of
+// processes with a larger capacity wait behind it.
 //
 // # A permit is a lease
 //
@@ -159,11 +160,12 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 
 // Close closes the Semaphore: waiters and later calls return [ErrClosed], and the context of every
 // permit ends with it. Close then waits up to 5 s until the holders have released their permits,
-// which are renewed during that time, and until the store has confirmed it. A permit that is still
-// held then is not released, since others could use its room beside the work that goes on: it
-// expires with its TTL, unless it is released before. Close does not wait for permits that are not
-// renewed ([WithoutRenewal]), which expire. Its error has the number of permits that may be held
-// until their leases expire. It does not close the store.
+// which are renewed during that time, and until the store has confirmed it. It does not wait for
+// permits that are not renewed ([WithoutRenewal]), which expire. It does not close the store.
+//
+// Close does not release a permit that is still held after that, since others could use its room
+// beside the work that goes on: the permit expires with its TTL, unless it is released before. The
+// error has the number of permits that may be held until their leases expire.
 //
 // The store's Shutdown does the same for every Semaphore on it, until its context ends. Work that
 // holds a permit and calls either of them waits for itself, that long.

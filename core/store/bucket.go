@@ -9,76 +9,76 @@ import (
 // Buckets keeps token buckets. core/memstore, core/redisstore and core/pgstore implement it;
 // storetest.Buckets is the suite that every implementation must pass.
 //
-// A store knows no tokens: it keeps, for every bucket, a debt, which a charge increases and which
-// shrinks as the store's own clock advances, by as much; that of a calendar ([Period]) stays until
-// the end of a period, and is gone then. A bucket without debt is full, and need not be kept. With
-// the debt it keeps the interval of the charge that made it, and, for as long as a bucket is held,
-// when that ends.
+// A store does not count tokens. It keeps a debt for every bucket: a charge increases the debt,
+// which shrinks as the store's own clock advances, by as much. The debt of a calendar's bucket
+// ([Period]) stays until the end of a period, and is gone then. A bucket without debt is full, and
+// need not be kept. With the debt, a store keeps the interval of the charge that made it, and the
+// end of a hold.
 //
 // A charge that may have been carried out is not sent again: the error is ErrUnconfirmed then.
 // Errors match ErrUnavailable or are the context's.
 type Buckets interface {
-	// TakeTokens adds the cost of every charge to its bucket, if no bucket that it would charge is
-	// held and each of them stays within its capacity. Otherwise it changes nothing: all charges of
-	// all requests or none, in one atomic step. A charge without a cost only reads, and is never
-	// why others are not made. Charges of several requests to the same bucket add up; they are made
-	// at the same interval, or of the same calendar. The debts of the reply are those after the
-	// step, one for each charge, in order, and with those of calendars are the ends of their
-	// periods. It must not change the charges, which calls share.
+	// TakeTokens charges all buckets of all requests or none, in one atomic step: it adds the cost of
+	// every charge to its bucket if no bucket that it would charge is held and each of them stays
+	// within its capacity. A charge without a cost only reads, and never prevents the others.
 	//
-	// A store that cannot charge the buckets of all requests in one step returns an error that
-	// matches ErrManySlots, whatever their state. It can if all of them have the same Home.
+	// Charges of several requests to the same bucket add up. They have the same interval, or the same
+	// calendar. The reply has one debt for each charge, in order, after the step, and the end of the
+	// period if the bucket is a calendar's. TakeTokens must not change the charges, which calls share.
+	//
+	// A store that cannot charge the buckets of all requests in one step returns an error that matches
+	// ErrManySlots, whatever their state. It can if all of them have the same Home.
 	TakeTokens(ctx context.Context, r TokenRequest, more ...TokenRequest) (TakeReply, error)
 
-	// SettleTokens adds the cost of every charge, which may be negative, to its bucket, whatever
-	// the debt and whether it is held: no debt becomes less than zero, nor more than the charge's
-	// capacity and overdraft. The reply is not Allowed if a debt would have become more; the others
-	// are as if it had not. A charge without a cost only reads.
+	// SettleTokens adds the cost of every charge, which may be negative, to its bucket, whatever the
+	// debt and whether it is held. A debt stays between zero and the charge's capacity plus its
+	// overdraft; the reply is not Allowed if a debt would have become more, and the other buckets are
+	// settled all the same. A charge without a cost only reads.
 	SettleTokens(ctx context.Context, r TokenRequest) (TakeReply, error)
 
-	// HoldTokens holds the buckets of the charges for d, or for longer if they are: no charge with
-	// a cost is made to them until then, whatever its interval. Their debts do not change. Costs
-	// have no meaning. A store that forgets buckets for want of room forgets no hold: it refuses
-	// further ones with ErrFull.
+	// HoldTokens holds the buckets of the charges for d, or until the end of an earlier hold if that
+	// is later. Until then no charge with a cost is made to them, whatever its interval. Their debts
+	// do not change. Costs have no meaning. A store that removes buckets for want of room removes no
+	// held one: it refuses further holds with ErrFull.
 	HoldTokens(ctx context.Context, r TokenRequest, d time.Duration) error
 
 	// ResetTokens removes the buckets of the charges, which makes them full and ends their holds.
 	ResetTokens(ctx context.Context, r TokenRequest) error
 }
 
-// QuickBuckets is a store of buckets in process memory, whose calls wait for nothing, as that of
-// core/memstore. It makes the decision, and the settlement, that most are with less to copy.
+// QuickBuckets is a store of buckets in process memory whose calls never block, such as
+// core/memstore's. It makes the most frequent decision, and settlement, with less to copy.
 type QuickBuckets interface {
 	Buckets
 
-	// TakeQuickly is TakeTokens with an only charge, which has no Period, and returns the debt
-	// and whether it is allowed. Otherwise, as when the bucket may be held, decided is false and
-	// nothing has changed: TakeTokens then decides, or returns the error.
+	// TakeQuickly is TakeTokens for a single charge without a Period. It returns the debt, and whether
+	// the charge is allowed. If decided is false, for example because the bucket may be held, nothing
+	// has changed: TakeTokens then decides, or returns the error.
 	TakeQuickly(ctx context.Context, limiter, key string, c *Charge) (debt time.Duration, allowed, decided bool)
 
-	// SettleQuickly is SettleTokens likewise.
+	// SettleQuickly is SettleTokens for a single charge without a Period.
 	SettleQuickly(limiter, key string, c *Charge) (allowed, decided bool)
 }
 
-// TokenRequest is what a limiter asks of the buckets of one of its keys.
+// TokenRequest is a limiter's request about the buckets of one of its keys.
 type TokenRequest struct {
 	Limiter, Key string
-	// Home is what the buckets are kept with: those of requests with the same Home can be charged
-	// in one step on every store. Nil is the limiter and the key themselves. The buckets
-	// of a key always have the same one.
+	// Home places the buckets: a store can charge the buckets of requests with the same Home in one
+	// step. Nil stands for the limiter and the key themselves. The buckets of a key always have the
+	// same Home.
 	Home    *BucketHome
 	Charges []Charge // each of another bucket
-	// AtMost, if it is not zero, makes TakeTokens charge every cost as many times as all capacities
-	// allow, up to this number; none is a denial. It is for a single request.
+	// AtMost, if it is not zero, is for a single request: TakeTokens then charges every cost as many
+	// times as all capacities allow, up to this number. None is a denial.
 	AtMost int64
-	// StandIn sends SettleTokens to where a TakeReply with StandIn was made.
+	// StandIn sends SettleTokens to the store's stand-in, for a decision whose TakeReply has StandIn.
 	StandIn bool
 }
 
 // BucketHome is a limiter and one of its keys.
 type BucketHome struct{ Limiter, Key string }
 
-// InHome returns the request's Home, or what stands for none.
+// InHome returns the request's Home, or its limiter and key if it has none.
 func (r *TokenRequest) InHome() BucketHome {
 	if r.Home == nil {
 		return BucketHome{r.Limiter, r.Key}
@@ -86,35 +86,35 @@ func (r *TokenRequest) InHome() BucketHome {
 	return *r.Home
 }
 
-// Charge is what one limit asks of its bucket. No duration but the cost of a settlement is
-// negative, and no capacity with its overdraft is longer than about forty years: a store may add a
-// debt within it to the time of day.
+// Charge is the part of one limit in a request. No duration but the cost of a settlement is
+// negative. A capacity with its overdraft is not longer than about forty years, so that a store may
+// add a debt within it to the time of day.
 type Charge struct {
-	Bucket    string        // names the bucket among those of its key; empty for a key's only one
-	Cost      time.Duration // what the charge adds to the debt
+	Bucket    string        // the bucket among those of its key; empty for a key's only one
+	Cost      time.Duration // added to the debt
 	Capacity  time.Duration // the largest debt that a charge may leave
-	Overdraft time.Duration // how much larger a debt may become by settlements
-	Interval  time.Duration // in which one token comes back, positive: what a debt is counted in
-	// Fresh makes a bucket that was charged at another interval count as full. Otherwise as many
-	// tokens remain used ([Charge.Convert]).
+	Overdraft time.Duration // by how much settlements may exceed the capacity
+	Interval  time.Duration // in which one token comes back, positive; the unit of a debt
+	// Fresh makes a bucket that was charged at another interval count as full. Without it, the number
+	// of used tokens remains ([Charge.Convert]).
 	Fresh bool
-	// Period, if it is not nil, makes the bucket one of a calendar: its debt is the tokens that
-	// were used, of a nanosecond each, does not shrink, and is gone at the end of a period.
-	// Interval is 1 then, and Fresh means nothing. A bucket is of a calendar always or never: one
-	// that was charged otherwise counts as full.
+	// Period, if it is not nil, makes the bucket one of a calendar. Its debt is the number of used
+	// tokens, a nanosecond each: it does not shrink, and is gone at the end of a period. Interval is 1
+	// then, and Fresh has no meaning. A bucket is of a calendar always or never: one that was charged
+	// otherwise counts as full.
 	Period *Period
 }
 
-// Period is what the client's clock says of the periods of a calendar: the present one is from
-// Begin to End, and the next one ends at Next, all in whole microseconds. Which of them a bucket is
-// in, is the store's to say by its own clock ([Period.EndAt]), which may be another. A bucket with
-// a debt keeps the end of the period in which it was first charged ([Charge.Used]).
+// Period has the periods of a calendar by the client's clock: the present one is from Begin to End,
+// and the next one ends at Next, all in whole microseconds. The store finds the period of a bucket
+// by its own clock ([Period.EndAt]), which may differ. A bucket with a debt keeps the end of the
+// period in which it was first charged ([Charge.Used]).
 type Period struct{ Begin, End, Next time.Time }
 
-// EndAt returns when the period ends that includes an instant of the store's clock: at Begin, End
-// or Next, of which it is the first that is later. A clock that is off by more counts from there on
-// in steps of both periods, so that it neither denies for longer than those last, nor forgets at
-// once what was used.
+// EndAt returns the end of the period that includes an instant of the store's clock: the first of
+// Begin, End and Next that is later. If the clock is off by more, EndAt counts on from there in
+// steps of both periods, so that a bucket is not denied for longer than the two last, and does not
+// lose its used tokens at once.
 func (p *Period) EndAt(now time.Time) time.Time {
 	end, both := p.Next, max(p.Next.Sub(p.Begin), time.Microsecond)
 	switch {
@@ -131,9 +131,9 @@ func (p *Period) EndAt(now time.Time) time.Time {
 	return end.Add(since - into + both)
 }
 
-// Used returns the debt of a bucket of a calendar, and for how long its period lasts, when the
-// bucket has used tokens of a period that lasts for left. If that is over there is no debt, nor if
-// the end is further away than two periods are long, as after a clock was set back by so much.
+// Used returns the debt of a calendar's bucket, and how long its period lasts, if the bucket has
+// used tokens of a period that ends after left. There is no debt if that period is over, or if its
+// end is further away than two periods are long, as after a clock was set back by so much.
 func (c *Charge) Used(tokens, left time.Duration, now time.Time) (debt, lasts time.Duration) {
 	if tokens <= 0 || left <= 0 || left > c.Period.Next.Sub(c.Period.Begin) {
 		return 0, c.Period.EndAt(now).Sub(now)
@@ -142,12 +142,12 @@ func (c *Charge) Used(tokens, left time.Duration, now time.Time) (debt, lasts ti
 }
 
 // Debt returns the debt of a bucket that will be full after left. It may be more than the capacity
-// and the overdraft, of a bucket that was charged with larger ones, or before the store's clock
-// stepped back: a decision then tells how long that lasts. A settlement leaves no more than these.
+// and the overdraft, if the bucket was charged with larger ones, or if the store's clock stepped
+// back since: a decision then reports how long that lasts. A settlement limits the debt to them.
 func (c *Charge) Debt(left time.Duration) time.Duration { return max(left, 0) }
 
-// Convert returns the debt of a bucket that was charged at another interval: as many tokens, of
-// which some may have come back in part, but no more than the capacity.
+// Convert returns the debt of a bucket that was charged at another interval: the same number of
+// tokens, whole or in part, but no more than the capacity.
 func (c *Charge) Convert(debt, interval time.Duration) time.Duration {
 	if c.Fresh || interval <= 0 {
 		return 0
@@ -172,24 +172,24 @@ type TakeReply struct {
 	Cached bool
 	// StandIn means that the store's stand-in made the decision.
 	StandIn bool
-	// Leased means that the tokens were taken from the store before, for whoever would ask.
+	// Leased means that the store took the tokens earlier, in a block for later decisions.
 	Leased bool
 	// Taken is how many times the costs were charged, for a request with AtMost.
 	Taken int64
-	// Held is for how long the buckets are held, the one that is held for longest.
+	// Held is how long the buckets are still held: the longest time of all.
 	Held  time.Duration
 	Debts Debts
 }
 
-// Debts are the debts of the buckets of charges, in their order, and the ends of their periods. Two
-// without a period need no allocation.
+// Debts are the debts of the buckets of charges, in their order, and the ends of their periods. Up
+// to two debts without a period need no allocation.
 type Debts struct {
 	first, second time.Duration
 	more          *moreDebts // or nil
 }
 
 type moreDebts struct {
-	others []time.Duration // the third, and those that follow
+	others []time.Duration // the third and the following ones
 	ends   []time.Duration // of periods, nil if there are none
 }
 
@@ -227,8 +227,7 @@ func (d *Debts) Set(i int, debt time.Duration) {
 	}
 }
 
-// End returns for how long the period of charge i lasts from the decision on, 0 for one without a
-// [Period].
+// End returns how long the period of charge i lasts from the decision on; 0 without a [Period].
 func (d *Debts) End(i int) time.Duration {
 	if d.more == nil || d.more.ends == nil {
 		return 0
@@ -236,7 +235,7 @@ func (d *Debts) End(i int) time.Duration {
 	return d.more.ends[i]
 }
 
-// SetEnd sets for how long the period of charge i lasts, of n charges.
+// SetEnd sets how long the period of charge i, of n charges, lasts.
 func (d *Debts) SetEnd(i, n int, end time.Duration) {
 	if d.more == nil {
 		d.more = new(moreDebts)

@@ -23,12 +23,12 @@ const (
 	ReadOnly          Cause = "read_only"
 	Eviction          Cause = "eviction"
 	WrongServer       Cause = "wrong_server"
-	Persistence       Cause = "persistence"      // it cannot save its data, and takes no writes
+	Persistence       Cause = "persistence"      // the server cannot save its data, and takes no writes
 	Replication       Cause = "replication"      // too few replicas are in step
-	Starting          Cause = "starting"         // it loads its data, or shuts down
-	ServerBusy        Cause = "busy"             // a script of somebody does not end
-	ClusterDown       Cause = "cluster_down"     // of a Cluster, a part is missing or moving
-	ConnectionLimit   Cause = "connection_limit" // it takes no more connections
+	Starting          Cause = "starting"         // the server loads its data, or shuts down
+	ServerBusy        Cause = "busy"             // another client's script does not end
+	ClusterDown       Cause = "cluster_down"     // a part of the Cluster is missing or moving
+	ConnectionLimit   Cause = "connection_limit" // the server takes no more connections
 	OtherCause        Cause = "_OTHER"
 )
 
@@ -54,8 +54,8 @@ func Unavailable(cause Cause, reason string) error {
 }
 
 // WithCauseOf returns an error with this text for a call that failed because an earlier one did. It
-// has the cause of the earlier call's error, and matches ErrUnavailable, and ErrMisconfigured if that
-// did, but nothing else that it matched, such as ErrUnconfirmed or a context's error.
+// has the cause of the earlier call's error. It matches ErrUnavailable, and ErrMisconfigured if the
+// earlier error does, but nothing else, such as ErrUnconfirmed or a context's error.
 func WithCauseOf(earlier error, text string) error {
 	matches := ErrUnavailable
 	if errors.Is(earlier, ErrMisconfigured) {

@@ -6,11 +6,11 @@ import (
 )
 
 // Latches keeps latches. core/memstore, core/redisstore and core/pgstore implement it;
-// storetest.Latches is the suite that every implementation must pass. A latch is the set of the participants that have counted
-// it down. It is kept for its TTL after the last new participant.
+// storetest.Latches is the suite that every implementation must pass. A latch is the set of the
+// participants that have counted it down. It is kept for its TTL after the last new participant.
 type Latches interface {
-	// CountDownLatch adds a participant to the set, and returns how many are in it. A participant
-	// that is in the set already changes nothing.
+	// CountDownLatch adds a participant to the set, and returns how many are in it. A repeat of the
+	// same participant changes nothing.
 	CountDownLatch(ctx context.Context, req LatchRequest, participant string) (arrived int, err error)
 
 	// InspectLatch returns how many participants are in the set.
@@ -29,6 +29,6 @@ type LatchRequest struct {
 	TTL   time.Duration // from the last change of the set
 }
 
-// MaxParticipants is the largest count of a latch. A store refuses further participants with an error
-// that matches [ErrFull].
+// MaxParticipants is the largest count of a latch. A store refuses further participants with an
+// error that matches [ErrFull].
 const MaxParticipants = 1 << 20

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Leases keeps leases: those of locks and those of semaphores, which differ only in what they ask
-// for. core/memstore, core/redisstore and core/pgstore implement it, and core/quorum makes one of
+// Leases keeps the leases of locks and of semaphores, which differ only in their requests.
+// core/memstore, core/redisstore and core/pgstore implement it, and core/quorum makes one of
 // several others; storetest.Leases is the suite that every implementation must pass.
 //
-// What is leased is a capacity, named by Name and Key. The first byte of a name is its kind,
-// [LockKind] or [SemaphoreKind]. Requests have a weight. Those that are granted hold; the others
-// wait in one queue: those with a smaller reserve first, and those with the same reserve by their
-// place, a number. A request is granted as soon as
+// A lease is of a capacity, which Name and Key identify. The first byte of a name is its kind,
+// [LockKind] or [SemaphoreKind]. Every request has a weight. A granted request is a hold. Other
+// requests wait in one queue: by their reserve, the smallest first, and then by their place, a
+// number. A request is granted as soon as
 //
 //   - its weight, and the weights of all that hold or stand before it in the queue, together fit
 //     into its capacity less its reserve, and
 //   - every request before it with the same reserve holds.
 //
-// The store knows no capacity: every request brings its own. So processes may differ, as during a
-// rollout: what is in use never exceeds the largest of their capacities.
+// The store does not keep the capacity: every request brings its own. So processes may differ, as
+// during a rollout: the weight in use never exceeds the largest of their capacities.
 //
-// Every request has an ID, a random string of 22 characters that is never used again. A hold is
-// named by its ID and its first fence: another fence is another hold, even of the same ID, as after
-// a failover that has lost the first.
+// Every request has an ID, a random string of 22 characters that is never used again. The ID and
+// the first fence identify a hold: another fence is another hold, even of the same ID, as after a
+// failover that has lost the first.
 //
 // Every method but AwaitLease is one atomic step for each request, and may be sent twice: a step
 // that has been taken succeeds again and changes nothing. Times are durations, counted by the
@@ -35,16 +35,16 @@ type Leases interface {
 	// joins the queue, unless MaxWaiting requests are in it already: the caller continues with
 	// AwaitLease and the reply's Place, or withdraws with ReleaseLeases.
 	//
-	// A request that is in the queue keeps its place and takes over the Capacity of the repeated
-	// request, which may have it granted; one that is held is granted again, with the same fences. A
-	// request whose weight does not fit into its capacity less its reserve is Taken, and leaves the
-	// queue.
+	// A repeated request keeps its place in the queue, or its hold with the same fences. In the queue
+	// it takes over the Capacity of the repeat, and may be granted by it. A request whose weight does
+	// not fit into its capacity less its reserve is Taken, and leaves the queue.
 	AcquireLease(ctx context.Context, req LeaseRequest) (LeaseReply, error)
 
 	// AwaitLease blocks until a request that AcquireLease has queued is granted; req.Place is the
 	// place of the reply. If the store has lost the place (a flush, a failover), the request is queued
-	// anew with that number, whatever the queue's length. When ctx ends the place is kept: the caller
-	// withdraws it with ReleaseLeases. A place whose process seems dead is lost within seconds.
+	// anew with that number, whatever the queue's length. The place of a process that seems dead is
+	// lost within seconds. When ctx ends the place is kept: the caller withdraws it with
+	// ReleaseLeases.
 	//
 	// The grant may be for a shorter time than the request's TTL: then its Untaken is set.
 	//
@@ -53,16 +53,17 @@ type Leases interface {
 	AwaitLease(ctx context.Context, req LeaseRequest) (Grant, error)
 
 	// RenewLeases extends holds to their TTL from now, and reports for each whether it is held: never
-	// for one that has expired, even if there is room for it. With an error, the holds reported as held
-	// are held, and the state of the others is unknown.
+	// for one that has expired, even if there is room for it. With an error, the reported holds are
+	// held, and the state of the others is unknown.
 	RenewLeases(ctx context.Context, refs []LeaseRef) ([]bool, error)
 
-	// ReleaseLeases ends requests: whatever the store has under their IDs, a hold with any fence or a
-	// place in the queue. It is called when no AcquireLease of an ID is in flight any more, and makes
-	// sure that one which is still on its way to the store does nothing. Waiters that can be granted
-	// then are, in the same step. It returns for each whether the hold with the reference's Fence, or
-	// any if that is zero, was held until now; with an error, those that are ReleaseUnknown may still
-	// be there. A full store does not refuse it.
+	// ReleaseLeases ends everything that the store has under the IDs: a hold with any fence, or a
+	// place in the queue. The same step grants the waiters that fit then. No AcquireLease of an ID may
+	// be in flight when it is called; one that is still on its way to the store does nothing after it.
+	//
+	// It returns for each reference whether the hold with its Fence, or any hold if that is zero, was
+	// held until now. With an error, requests that are ReleaseUnknown may still be there. A full store
+	// does not refuse a release.
 	ReleaseLeases(ctx context.Context, refs []LeaseRef) ([]ReleaseOutcome, error)
 
 	// DowngradeLease reduces the weight of a hold, with its fences and a new TTL, and grants the
@@ -75,17 +76,17 @@ type Leases interface {
 	// InspectLease returns the holders and the waiters of a key.
 	InspectLease(ctx context.Context, name, key string) (LeaseState, error)
 
-	// ListLeases yields the states of the keys of a name that are held or waited for, in no order, as
-	// they are found: one that changes during the listing may be seen as it was, twice, or not at all.
-	// It ends with the first error.
+	// ListLeases yields the states of the keys of a name that are held or waited for, in no order. It
+	// takes no snapshot: a key that changes during the listing may be seen in its old state, twice, or
+	// not at all. It ends with the first error.
 	ListLeases(ctx context.Context, name string) iter.Seq2[LeaseState, error]
 
 	// RevokeLease ends the hold that has this fence, as if it had been released, and notifies its
 	// holder. It reports whether there was such a hold.
 	RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error)
 
-	// NotifyLost registers f, which the store calls with the ID of a hold that it knows to have ended
-	// without its holder's doing. Best effort: a holder that is not notified learns of it at its next
+	// NotifyLost registers f, which the store calls with the ID of a hold that ended without its
+	// holder's doing. It is best effort: a holder that is not notified learns of it at its next
 	// renewal. f must not block. The returned function removes it.
 	NotifyLost(f func(id string)) (remove func())
 
@@ -98,7 +99,8 @@ const (
 	SemaphoreKind = "s"
 )
 
-// LeaseRequest asks for a lease. Its strings are no parts of longer ones, so a store may keep them.
+// LeaseRequest asks for a lease. Its strings are not parts of longer ones, so a store may keep
+// them.
 type LeaseRequest struct {
 	Name, Key  string
 	ID         string        // of this request, and of the hold if it is granted
@@ -131,7 +133,7 @@ const (
 	MaxListed = 100
 )
 
-// AcquireOutcome is what AcquireLease did.
+// AcquireOutcome is the outcome of AcquireLease.
 type AcquireOutcome int
 
 const (
@@ -139,8 +141,8 @@ const (
 	Granted AcquireOutcome = iota
 	// Queued means that the request is in the queue.
 	Queued
-	// Taken means that there is no room for the request, or that others are before it, and that it
-	// was not queued: it did not ask for that, or QueueFull is set.
+	// Taken means that there is no room for the request, or that others are before it, and that it was
+	// not queued: either Queue was not set, or QueueFull is.
 	Taken
 	// Withdrawn means that the ID was released before this request arrived.
 	Withdrawn
@@ -148,18 +150,18 @@ const (
 
 // Grant describes a request that was granted.
 type Grant struct {
-	// Sent is when the granted request was sent, or a later sign of life of its process, by the
-	// process's clock: TTL began no earlier.
+	// Sent is when the process sent the granted request, or a later heartbeat, by its own clock: TTL
+	// began no earlier.
 	Sent time.Time
-	// Fence to LastFence are the fences of the hold. Those of a lock are larger than every fence of an
-	// earlier hold; those of a semaphore only tell its holds apart.
+	// Fence to LastFence are the fences of the hold. A lock's are larger than every fence of an
+	// earlier hold; a semaphore's only tell its holds apart.
 	Fence, LastFence int64
 	// Place is the number of the request in the queue; zero if it never was there.
 	Place int64
-	// TTL is for how long the hold lasts from Sent; zero is the request's TTL.
+	// TTL is how long the hold lasts from Sent; zero is the request's TTL.
 	TTL time.Duration
-	// Untaken means that the hold lasts only for TTL, which is short, until it is renewed once: the
-	// first renewal is due soon, and makes the hold as long as the request's TTL.
+	// Untaken means that the hold lasts only for TTL, which is short, until its first renewal. That is
+	// due soon, and makes the hold as long as the request's TTL.
 	Untaken bool
 }
 
@@ -170,8 +172,8 @@ type LeaseReply struct {
 	Holder    string        // if Queued or Taken: the label of a holder; may be empty
 	InUse     int           // if Queued or Taken: the weights of all holds
 	Waiting   int           // if Queued or Taken: requests in the queue, this one not counted
-	Remaining time.Duration // if Queued or Taken: until enough holds expire for the request, unless they are renewed
-	QueueFull bool          // if Taken: it would have been queued, but for MaxWaiting
+	Remaining time.Duration // if Queued or Taken: until enough holds expire for the request, if none is renewed
+	QueueFull bool          // if Taken: MaxWaiting kept it out of the queue
 }
 
 // LeaseRef names a hold, or a request.
@@ -183,12 +185,12 @@ type LeaseRef struct {
 	Repeated  bool          // for ReleaseLeases: an earlier release may have been carried out
 }
 
-// ReleaseOutcome is what a released reference was.
+// ReleaseOutcome is the outcome of a release for one reference.
 type ReleaseOutcome int
 
 const (
-	// ReleaseUnknown means that the request has ended, by this release or by an earlier one that was
-	// repeated; with an error, that even this is not known.
+	// ReleaseUnknown means that the request has ended, by this release or by an earlier one that this
+	// repeats. With an error, not even this is known.
 	ReleaseUnknown ReleaseOutcome = iota
 	// Released means that it was held until now.
 	Released

@@ -1,7 +1,6 @@
-// Package store is what mechanisms ask of stores: the interfaces that a store implements, one for
-// each mechanism, and the errors that all stores share. It is to the mechanisms what
-// database/sql/driver is to database/sql: users of locks, semaphores, token buckets and guards need
-// nothing of it but the errors.
+// Package store defines the interfaces that stores implement for the mechanisms, one for each
+// mechanism, and the errors that all stores share. It is to the mechanisms what database/sql/driver
+// is to database/sql: users of locks, semaphores, token buckets and guards need only its errors.
 //
 // core/memstore, core/redisstore and core/pgstore implement all interfaces. A store may implement
 // one of them alone; core/storetest has a test suite for each.
@@ -22,15 +21,16 @@ type Store interface {
 	// cannot, or the context's error.
 	Ping(ctx context.Context) error
 
-	// Shutdown closes the mechanisms on the store: from then on, calls that would begin something
-	// return ErrClosed, and so do calls that wait. Shutdown withdraws the mechanisms' places in
-	// queues, ends the contexts of their leases, and waits until the holders have released them. It
-	// also waits for attempts, and for completions that the store has not confirmed. During that
-	// time leases are renewed. Shutdown releases none itself, since another could begin beside work
-	// that goes on: what is held when ctx ends is left to expire, and Shutdown does not wait for
-	// leases that are not renewed. Its error says what is left: leases that may stay held until
-	// they expire, and completions. It may be called again to continue. Call it after the server's
-	// own shutdown and before Close.
+	// Shutdown closes the mechanisms on the store. From then on, new calls and waiting calls return
+	// ErrClosed. Shutdown withdraws the mechanisms' places in queues and ends the contexts of their
+	// leases. It then waits until the holders have released their leases, which are renewed during
+	// that time, until attempts are settled, and until the store has confirmed completions.
+	//
+	// Shutdown does not wait for leases that are not renewed. It releases none itself, since another
+	// holder could begin beside work that goes on: leases that are still held when ctx ends are left
+	// to expire. Its error has the number of leases that may stay held until they expire, and of
+	// completions that are not confirmed. It may be called again to continue. Call it after the
+	// server's own shutdown and before Close.
 	Shutdown(ctx context.Context) error
 
 	// Close is a Shutdown of a second at most, whose error it returns. It then ends the store and
