@@ -36,7 +36,7 @@ type Attempt struct {
 	marking   sync.Mutex
 	sentMarks int // number of marks sent
 	effects   store.Effects
-	retention time.Duration // of its result
+	retention time.Duration // how long its record is kept
 
 	steps steps
 
@@ -52,24 +52,25 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 	return a, ok
 }
 
-// Number is 1 for the first attempt at an operation, and one more for each that took over from an
-// attempt that died. It grows while the record is kept, so it can fence writes: refuse the write of
-// an attempt with a lower number than the last one seen.
+// Number is 1 for the first attempt at an operation, and one more for each attempt that took over
+// from one that died. It grows while the record is kept, so it can fence writes: refuse the write
+// of an attempt with a lower number than the last one seen.
 func (a *Attempt) Number() int { return a.number }
 
 // OperationID identifies the operation: it is the same in every attempt at it, unique to it, and
 // reveals nothing that users sent. It has 22 characters of base64url, or 44 if the operation has a
-// scope. Pass it as the idempotency key to the service that the operation calls, so that a second
-// attempt repeats nothing there; for several calls there is [Attempt.DownstreamKey].
-// [Guard.InspectID] finds the operation by it.
+// scope. [Guard.InspectID] finds the operation by it.
+//
+// Pass it as the idempotency key to the service that the operation calls, so that a second attempt
+// repeats nothing there. For several calls there is [Attempt.DownstreamKey].
 func (a *Attempt) OperationID() string { return idOf(a.req.OperationRef) }
 
-// Context ends when the attempt must stop, with the cause ([context.Cause]) [ErrExpired] when its
-// lease could not be renewed in time, [ErrLost] when it no longer owns the operation, [ErrSettled]
-// once it is settled, or with the context that was passed to Begin.
+// Context ends when the attempt must stop. Its cause ([context.Cause]) is [ErrExpired] if its lease
+// could not be renewed in time, [ErrLost] if it no longer owns the operation, [ErrSettled] once it
+// is settled, or the cause of the context that was passed to Begin.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// Dirty reports whether the attempt may have had effects that are in no [Step], by the last
+// Dirty reports whether the attempt may have had effects outside of any [Step], by the last
 // successful call of MarkClean, MarkDirty or Step.
 func (a *Attempt) Dirty() bool {
 	a.marking.Lock()
@@ -78,7 +79,7 @@ func (a *Attempt) Dirty() bool {
 }
 
 // Keep sets how long the result is kept, and the record with it, instead of [WithRetention]. It
-// applies to a Complete or CompleteNotRetained that follows; and to a CompleteUnknown, if it is
+// applies to a later Complete or CompleteNotRetained; and to a later CompleteUnknown, if it is
 // longer. It panics if d is negative or longer than 366 days.
 func (a *Attempt) Keep(d time.Duration) {
 	if d < 0 || d > maxRetention {
@@ -89,16 +90,17 @@ func (a *Attempt) Keep(d time.Duration) {
 	a.retention = max(d, time.Millisecond)
 }
 
-// Forget has the record removed when the attempt is completed: the next request with the same key
-// is a new operation. It is for a handler that knows that a repeat is meant.
+// Forget removes the record when the attempt is completed: the next request with the same key is a
+// new operation. It is for a handler that recognises an intended repeat.
 func (a *Attempt) Forget() { a.Keep(0) }
 
-// MarkClean records that the attempt has had no effect yet, but in a [Step]: if it dies now, another
-// may take over. Call it before any effect, and MarkDirty before the first one. One round trip.
+// MarkClean records that the attempt has had no effect yet outside of a [Step]: if it dies now,
+// another may take over. Call it before any effect, and MarkDirty before the first one. One round
+// trip.
 //
-// On an error, which is [ErrLost], [ErrSettled], the context's or store.ErrUnavailable, the attempt
-// counts as dirty. If the error matches store.ErrUnconfirmed or is the context's, the store may
-// count it as clean nevertheless: call MarkDirty before the first effect even then.
+// An error is [ErrLost], [ErrSettled], the context's or one that matches store.ErrUnavailable. The
+// attempt then counts as dirty here, but if the error matches store.ErrUnconfirmed or is the
+// context's, the store may count it as clean: call MarkDirty before the first effect even then.
 func (a *Attempt) MarkClean(ctx context.Context) error {
 	a.steps.mu.Lock()
 	effects := store.NoEffects
@@ -110,9 +112,9 @@ func (a *Attempt) MarkClean(ctx context.Context) error {
 }
 
 // MarkDirty records that effects begin now: if the attempt dies after this, its outcome is unknown.
-// One round trip. An earlier MarkClean that reaches the store later does not undo it. On an error
-// (see MarkClean) the caller must not proceed to the effect, since the store may count the attempt
-// as clean.
+// One round trip. An earlier MarkClean that reaches the store later does not undo it. After an
+// error (see MarkClean) the caller must not proceed to the effect, since the store may count the
+// attempt as clean.
 func (a *Attempt) MarkDirty(ctx context.Context) error {
 	a.steps.mu.Lock()
 	a.steps.declared = true // a later Step does not undo it
@@ -144,16 +146,21 @@ func (a *Attempt) mark(ctx context.Context, effects store.Effects) error {
 	return nil
 }
 
-// Complete records the result of the operation: it will not run again while the record is kept, and
+// Complete records the result of the operation: it does not run again while the record is kept, and
 // later calls of Begin return this result. If its Data exceeds the limit of the guard, the store or
 // the scope ([WithMaxScopeBytes]), they return a *[NotRetainedError] instead.
 //
-// It runs to its end even if ctx is cancelled. An error is [ErrSettled]; [ErrLost] if another
-// attempt has taken over, whose result will count; or store.ErrUnavailable: then the completion is
-// retried in the background for as long as the record would be kept, and until it succeeds this
-// guard's Begin returns the result from memory. So the caller should send its answer to the client
-// in any case. Pending completions take at most 64 MiB: a result beyond that is settled as not
-// retained, and a completion that does not fit even without its result is dropped.
+// Complete runs to its end even if ctx is cancelled. An error is
+//
+//   - [ErrSettled];
+//   - [ErrLost] if another attempt has taken over, whose result will count; or
+//   - one that matches store.ErrUnavailable: then the completion is retried in the background for
+//     as long as the record would be kept. Until it succeeds, this guard's Begin returns the result
+//     from memory.
+//
+// So the caller should send its answer to the client in any case. Pending completions take at most
+// 64 MiB: a result beyond that is settled as not retained, and a completion that does not fit even
+// without its result is dropped.
 func (a *Attempt) Complete(ctx context.Context, r Result) error {
 	state, status, data := a.stored(r)
 	return a.settle(ctx, state, status, data)
@@ -171,21 +178,21 @@ func (a *Attempt) stored(r Result) (state store.RecordState, status int, data []
 }
 
 // CompleteNotRetained records that the operation ran, with a status and without a result: later
-// calls of Begin return a *[NotRetainedError]. Errors are those of Complete.
+// calls of Begin return a *[NotRetainedError]. Its errors are Complete's.
 func (a *Attempt) CompleteNotRetained(ctx context.Context, status int) error {
 	return a.settle(ctx, store.NotRetained, status, nil)
 }
 
 // CompleteUnknown records that the attempt ended with an unknown outcome: later calls of Begin
-// return [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Errors
-// are those of Complete.
+// return [ErrOutcomeUnknown], or run the operation again if the guard was built [WithRerun]. Its
+// errors are Complete's.
 func (a *Attempt) CompleteUnknown(ctx context.Context) error {
 	return a.settle(ctx, store.Unknown, 0, nil)
 }
 
 // Abandon releases the operation as if there had been no attempt: the next Begin runs it. The
-// caller asserts that the attempt had no effects, or that they may happen again. Errors are those
-// of Complete; it is retried in the same way.
+// caller asserts that the attempt had no effects, or that they may happen again. Its errors are
+// Complete's, and it is retried in the same way.
 func (a *Attempt) Abandon(ctx context.Context) error {
 	return a.finish(ctx, telemetry.Abandoned, func(ctx context.Context) (bool, error) {
 		return a.guard.store.AbandonOperation(ctx, a.req.AttemptRef)
@@ -199,14 +206,14 @@ func (a *Attempt) Abandon(ctx context.Context) error {
 type CompletionStep func(ctx context.Context, st store.Records, req store.SettleRequest) (owned bool, err error)
 
 // CompleteBy is Complete by a step of the caller's, such as a statement in the transaction of the
-// operation's effects: pgstore.Do and pgstore.Complete call it. step is given the guard's store,
-// and the request that Complete would send to it. It reports whether the attempt owned the record:
-// if so, the attempt is settled; if not, it is lost, and CompleteBy returns [ErrLost].
+// operation's effects: pgstore.Do and pgstore.Complete call it. step gets the guard's store, and
+// the request that Complete would send to it. It reports whether the attempt owned the record: if
+// so, the attempt is settled; if not, it is lost, and CompleteBy returns [ErrLost].
 //
-// If step returns an error, CompleteBy returns that, retries nothing, and leaves the attempt as it
+// If step returns an error, CompleteBy returns it, retries nothing, and leaves the attempt as it
 // was: the caller settles it with another call. The attempt's context ends when the attempt is
 // settled, not before. If it is settled already, CompleteBy returns [ErrSettled], and does not call
-// step; nor does any other method settle it while step runs.
+// step. No other method settles the attempt while step runs.
 func (a *Attempt) CompleteBy(ctx context.Context, r Result, step CompletionStep) error {
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
@@ -301,7 +308,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	return a.finished(ctx, ended, owned, expired)
 }
 
-// finished is what follows when the store has confirmed the last step of the attempt.
+// finished ends the attempt here after the store has confirmed its last step.
 func (a *Attempt) finished(ctx context.Context, ended telemetry.IdempotencyResult, owned, expired bool) error {
 	a.guard.noteReply()
 	a.forget()

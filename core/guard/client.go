@@ -7,9 +7,9 @@ import (
 )
 
 // ClientContext returns the context of the client whose request ctx belongs to. It ends when the
-// client disconnects before it has its answer, with the cause that the server sets. In a handler
-// behind the idempotency middleware, whose own context does not end then, it reports whether the
-// client still waits:
+// client disconnects before it has its answer, with the server's cause. A handler behind the
+// idempotency middleware, whose own context does not end then, finds out by it whether the client
+// still waits:
 //
 //	select {
 //	case <-guard.ClientContext(ctx).Done():
@@ -19,6 +19,6 @@ import (
 //	}
 //
 // Without such middleware in front, and for a context that never ends, it is ctx itself. An
-// HTTP/1.1 server notices that its client has disconnected only after the request's body was read,
-// which the middleware does. Use only the end of the context: it may have fewer values than ctx.
+// HTTP/1.1 server notices a disconnected client only after the request's body was read, as the
+// middleware does. Use only the end of the context: it may have fewer values than ctx.
 func ClientContext(ctx context.Context) context.Context { return clientctx.Context(ctx) }

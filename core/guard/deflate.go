@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// deflateAbove is the size above which data is deflated: for less, it does not pay for its time.
+// deflateAbove is the size above which data is deflated: smaller data does not save enough.
 const deflateAbove = 1 << 10
 
-// deflaters deflate and inflate. A writer takes 1.2 MB and a reader 40 KB, so there are about as many
-// as processors.
+// deflaters deflate and inflate. A writer takes 1.2 MB and a reader 40 KB, so there are about as
+// many as processors.
 type deflaters struct {
 	writers, readers sync.Pool // of *deflater and of *inflater
 }
@@ -67,8 +67,8 @@ func (d *deflaters) deflate(b, data []byte) ([]byte, bool) {
 	return b, err == nil
 }
 
-// dense reports whether data looks as if it were compressed or encrypted: whether the bytes of the
-// KiB in its middle, where images and archives have no header, are about as frequent as each other.
+// dense reports whether data looks compressed or encrypted: whether the byte values in its middle
+// KiB, where images and archives have no header, have similar frequencies.
 func dense(data []byte) bool {
 	sample := data[(len(data)-deflateAbove)/2:][:deflateAbove]
 	var count [256]int

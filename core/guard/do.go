@@ -9,22 +9,24 @@ import (
 )
 
 // Do runs fn at most once for an operation, and returns its value: fn's own or, with replayed true,
-// that of an earlier call. It is for code without HTTP, such as jobs and commands. [Once] is the same
-// without a value.
+// that of an earlier call. It is for code without HTTP, such as jobs and commands. [Once] is the
+// same without a value.
 //
-// The value is kept as JSON, if that decodes to an equal value: docs/idempotency.md has the types for
-// which it does not, such as a struct with unexported fields or an int in an any. A T of which no
-// value survives is refused with [ErrEncoding] before fn runs. Another value that does not survive is
-// returned with ErrEncoding, by this call alone: fn has run, does not run again, and later calls
-// return a *[NotRetainedError]. They also do if the value is larger than the guard keeps
-// ([WithMaxResult]), which this call returns without an error.
+// The value is kept as JSON, if that decodes to an equal value: docs/idempotency.md lists types for
+// which it does not, such as a struct with unexported fields or an int in an any. If no value of T
+// can survive its encoding, Do returns [ErrEncoding] before fn runs. If this value does not, this
+// call returns it with ErrEncoding: fn has run, does not run again, and later calls return a
+// *[NotRetainedError].
 //
-// If fn returns an error or panics, the operation is released, and the next call runs it, if the
-// attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]; otherwise its outcome
-// is unknown, and later calls return [ErrOutcomeUnknown].
+// If the value is larger than the guard keeps ([WithMaxResult]), this call returns it without an
+// error, and later calls return a *[NotRetainedError].
 //
-// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are those of
-// [Guard.Begin]. An error in recording fn's success is not returned, since the value is good:
+// If fn returns an error or panics, the operation is released and the next call runs it, provided
+// that the attempt is clean ([Attempt.MarkClean]) or the guard was built [WithRerun]. Otherwise its
+// outcome is unknown, and later calls return [ErrOutcomeUnknown].
+//
+// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are
+// [Guard.Begin]'s. An error in recording fn's success is not returned, since the value is good:
 // recording it is retried in the background.
 func Do[T any](ctx context.Context, g *Guard, op Operation, fn func(context.Context) (T, error)) (value T, replayed bool, err error) {
 	if err := kept.Check[T](); err != nil {

@@ -20,37 +20,39 @@ var (
 
 	// ErrOutcomeUnknown is matched by the *[UnknownError] of an operation whose earlier attempt ended
 	// with an unknown outcome, and may have had effects. The guard does not run such an operation
-	// again, unless it was built [WithRerun]; [WithReconcile] and [Guard.Resolve] find out the outcome.
+	// again, unless it was built [WithRerun]; [WithReconcile] and [Guard.Resolve] find out the
+	// outcome.
 	ErrOutcomeUnknown = errors.New("guard: outcome of an earlier attempt unknown")
 
-	// ErrNotRetained is matched by the *[NotRetainedError] of an operation that ran without its
-	// result being kept.
+	// ErrNotRetained is matched by the *[NotRetainedError] of an operation that ran, and whose result
+	// was not kept.
 	ErrNotRetained = errors.New("guard: result not retained")
 
 	// ErrScopeFull is matched by the *[ScopeFullError] of a new operation whose scope has its
 	// maximum of records. The operation has not run.
 	ErrScopeFull = errors.New("guard: scope full")
 
-	// ErrInvalidOperation is returned for an operation without a key, or with a scope or a key of
-	// more than 1,024 bytes, or with a retention, a wait or a maximum of waiters that is out of its
-	// range; and for the ID of an operation that is none. Nothing was sent to the store.
+	// ErrInvalidOperation is returned for an operation without a key; for a scope or a key of more
+	// than 1,024 bytes; for a retention, a wait or a maximum of waiters out of its range; and for an
+	// invalid ID of an operation. Nothing was sent to the store.
 	ErrInvalidOperation = errors.New("guard: invalid operation")
 
 	// ErrNoRecord is returned by [Guard.Inspect] for an operation without a record.
 	ErrNoRecord = errors.New("guard: no record of the operation")
 
-	// ErrChanged is returned by [Guard.Resolve] if the record is not as it was inspected.
+	// ErrChanged is returned by [Guard.Resolve] if the record has changed since it was inspected.
 	ErrChanged = errors.New("guard: the record has changed since it was inspected; inspect it again")
 
 	// ErrOutcomeKnown is returned by [Guard.Resolve] for an operation that has a result.
 	ErrOutcomeKnown = errors.New("guard: the outcome of the operation is known, so there is nothing to resolve")
 
-	// ErrStep is returned by [Step] for a step that cannot be recorded, or read; and matched by the
+	// ErrStep is returned by [Step] for a step that cannot be recorded or read, and matched by the
 	// *[UnknownError] of an operation whose recorded steps cannot be read.
 	ErrStep = errors.New("guard: invalid step")
 
-	// ErrEncoding is matched by the errors of [Do], [Step] and pgstore.Do for a value that its JSON does
-	// not decode to, so that a repeat would get another one. They say what becomes of the operation.
+	// ErrEncoding is matched by the errors of [Do], [Step] and pgstore.Do for a value whose JSON
+	// decodes to another value, which a repeat would get. The errors describe the state of the
+	// operation.
 	ErrEncoding = kept.ErrEncoding
 
 	// ErrClosed is returned by a Guard that was closed, or whose store was shut down or closed: it
@@ -73,12 +75,12 @@ var (
 
 // InFlightError describes the lease of the attempt in flight. It matches [ErrInFlight].
 type InFlightError struct {
-	// ID is that of the operation: see [Guard.InspectID].
+	// ID is the operation's: see [Guard.InspectID].
 	ID string
 	// Remaining is the rest of the other attempt's lease, which it renews while it is alive.
 	Remaining time.Duration
-	// RetryAfter is when to retry: the recent average duration of this guard's attempts, at most
-	// Remaining.
+	// RetryAfter is the delay before a retry: the recent average duration of this guard's attempts, at
+	// most Remaining.
 	RetryAfter time.Duration
 }
 
@@ -91,10 +93,10 @@ func (e *InFlightError) Is(target error) bool { return target == ErrInFlight }
 
 // UnknownError names an operation whose outcome is unknown. It matches [ErrOutcomeUnknown].
 type UnknownError struct {
-	// ID is that of the operation: see [Guard.InspectID].
+	// ID is the operation's: see [Guard.InspectID].
 	ID string
-	// Err is why [WithReconcile] has not found the outcome out, or why a step that an earlier attempt
-	// recorded cannot be read, or nil.
+	// Err is the reason, or nil: [WithReconcile] has not found the outcome, or a step that an earlier
+	// attempt recorded cannot be read.
 	Err error
 }
 
@@ -113,7 +115,7 @@ func (e *UnknownError) Unwrap() error { return e.Err }
 
 // NotRetainedError has the status of a result that was not kept. It matches [ErrNotRetained].
 type NotRetainedError struct {
-	Status int // that of [Attempt.CompleteNotRetained], or the result's Status
+	Status int // of [Attempt.CompleteNotRetained], or the result's Status
 }
 
 func (e *NotRetainedError) Error() string {
@@ -127,9 +129,9 @@ func (e *NotRetainedError) Is(target error) bool { return target == ErrNotRetain
 type ScopeFullError struct {
 	// Guard is the name of the guard with the limit.
 	Guard string
-	// RetryAfter is when the store expects the next place of the scope to come free, which is when its
-	// first record expires, or up to a sixteenth of the retention later, since Redis and PostgreSQL
-	// count records by such slices of time; zero if unknown. An attempt that is abandoned frees a
+	// RetryAfter is the time until the store expects a free place in the scope; zero if unknown. That
+	// is when the scope's first record expires, or up to a sixteenth of the retention later, since
+	// Redis and PostgreSQL count records by such slices of time. An attempt that is abandoned frees a
 	// place earlier.
 	RetryAfter time.Duration
 }

@@ -1,9 +1,10 @@
-// Package guard makes an operation happen at most once: however often it is asked for, one attempt
-// runs, and everybody else is given its result.
+// Package guard makes an operation happen at most once: one attempt runs, and every other request
+// for the operation gets its result.
 //
 // The record of an operation outlives the attempt that made it. An attempt holds a lease, which is
-// renewed while it runs; if its process dies, the lease ends, but the record stays and says that
-// there was an attempt. What then happens is the application's choice: see [WithRerun].
+// renewed while it runs. If its process dies, the lease ends, but the record stays and shows that
+// there was an attempt. The application then chooses whether the operation may run again: see
+// [WithRerun].
 //
 // The packages called idempotency are its middleware, in ginmw, echomw, echov5mw, nethttp and
 // grpcmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/idempotency].
@@ -55,7 +56,7 @@ type Guard struct {
 	keeper   *lease.Keeper[keptAttempt]
 	pending  pending
 	abandons background.RetryQueue // abandoned attempts that the store has not confirmed
-	calls    background.Group      // of Begin; those that begin an attempt count until it is settled
+	calls    background.Group      // of Begin; one that begins an attempt counts until that is settled
 	closed   atomic.Bool           // Begin returns ErrClosed
 	detach   func()                // from the store's Shutdown
 	namesake *namesake.Member
@@ -106,12 +107,13 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	return g, nil
 }
 
-// closeTimeout is how long Close waits for attempts and completions.
+// closeTimeout is the longest time for which Close waits for attempts and completions.
 const closeTimeout = 5 * time.Second
 
-// Close ends the guard: Begin returns [ErrClosed] from then on. It waits 5 s until every attempt is
-// settled and the store has confirmed that. An error says how many attempts and completions are
-// left; the store's Shutdown, or another Close, continues with them. It does not close the store.
+// Close ends the guard: Begin returns [ErrClosed] from then on. It waits up to 5 s until every
+// attempt is settled and the store has confirmed that. Its error has the numbers of the attempts
+// and completions that are left; the store's Shutdown, or another Close, continues with them. It
+// does not close the store.
 func (g *Guard) Close() error {
 	g.namesake.Leave()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -137,25 +139,33 @@ func (g *Guard) MaxResult() int { return g.config.maxResult }
 
 // Begin requests to run an operation. Exactly one of its results is not nil:
 //
-//   - an attempt: the caller runs the operation, and settles the attempt with one of its methods,
-//     always. Its [Attempt.Number] is above 1 if it took over from one that died.
+//   - an attempt: the caller runs the operation, and always settles the attempt with one of its
+//     methods. Its [Attempt.Number] is above 1 if it took over from one that died.
 //   - a result: that of the attempt that has run.
-//   - an error: *[InFlightError] while another attempt runs it, after Operation.Wait; [ErrMismatch] if
-//     the key belongs to another request; an *[UnknownError] if an attempt ended with an unknown
-//     outcome, and [WithReconcile] has not found it out;
-//     *[NotRetainedError] if it ran and its result was not kept; *[ScopeFullError] if it is new and
-//     its scope has its maximum of records; [ErrInvalidOperation]; the context's; or one
-//     that matches store.ErrUnavailable: [ErrClosed] after Close, or the store's Shutdown or Close.
+//   - an error: see below.
 //
-// Begin returns the result of a completion that the store has not confirmed from this guard's
-// memory, whether the store is available or not.
+// The errors are
+//
+//   - *[InFlightError] while another attempt runs it, after Operation.Wait;
+//   - [ErrMismatch] if the key belongs to another request;
+//   - *[UnknownError] if an attempt ended with an unknown outcome, and [WithReconcile] has not
+//     found it;
+//   - *[NotRetainedError] if it ran and its result was not kept;
+//   - *[ScopeFullError] if it is new and its scope has its maximum of records;
+//   - [ErrInvalidOperation];
+//   - the context's; and
+//   - one that matches store.ErrUnavailable: [ErrClosed] after Close, or the store's Shutdown or
+//     Close.
+//
+// If the store has not confirmed a completion, Begin returns its result from this guard's memory,
+// whether the store is available or not.
 //
 // If the store did not reply, an attempt that it may have begun is abandoned in the background, so
 // that its lease blocks no other.
 //
 // A call that waits for an attempt in flight returns when the attempt has ended, which the store
-// pushes. If ctx ends before that, or its [ClientContext], it returns the *[InFlightError]. When the guard is
-// closed it returns [ErrClosed] at once.
+// pushes. If ctx or its [ClientContext] ends before that, it returns the *[InFlightError]. When the
+// guard is closed it returns [ErrClosed] at once.
 //
 // ctx is the parent of the attempt's context.
 func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, error) {
@@ -182,7 +192,7 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	return attempt, result, err
 }
 
-// beginOrWait is begin, and waits for an attempt in flight if the operation says so.
+// beginOrWait is begin, and waits for an attempt in flight if the operation has a Wait.
 func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
 	attempt, result, origin, err := g.begin(ctx, op)
 	if op.Wait <= 0 || !errors.Is(err, ErrInFlight) {
@@ -196,7 +206,7 @@ func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Resul
 	for errors.Is(err, ErrInFlight) && g.await(waiting, g.ref(op), timeout.C, cmp.Or(op.MaxWaiting, defaultMaxWaiting)) {
 		attempt, result, origin, err = g.begin(ctx, op)
 	}
-	if attempt != nil && clientctx.Left(ctx) { // when its turn came: it is retried
+	if attempt != nil && clientctx.Left(ctx) { // the client left before its turn: the attempt is not run
 		g.calls.Begin() // finish calls End
 		_ = attempt.Abandon(ctx)
 		return nil, nil, origin, &InFlightError{ID: attempt.OperationID()}
@@ -204,8 +214,8 @@ func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Resul
 	return attempt, result, origin, err
 }
 
-// begin is Begin without telemetry and waiting. With a result, it also returns the span of the attempt
-// that produced it.
+// begin is Begin without telemetry and waiting. With a result, it also returns the span of the
+// attempt that produced it.
 func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, trace.SpanContext, error) {
 	req := store.BeginRequest{
 		AttemptRef:  store.AttemptRef{OperationRef: g.ref(op)},

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Once runs fn at most once for an operation. It returns nil if fn has succeeded, in this call or in
-// an earlier one. It is for consumers of queues and receivers of webhooks, which are sent a message
-// more than once; [Disposition] says what becomes of the message.
+// Once runs fn at most once for an operation. It returns nil if fn has succeeded, in this call or
+// in an earlier one. It is for consumers of queues and receivers of webhooks, which receive some
+// messages more than once; [Disposition] returns the action for the message.
 //
-// The key is the message's own ID, never one that is made for it: a message without an ID is
-// [ErrInvalidOperation]. The retention must be longer than the sender repeats a message
-// ([WithRetention]): 72 h for most payment providers.
+// The key is the message's own ID, never one that the receiver makes: a message without an ID is
+// [ErrInvalidOperation]. The retention ([WithRetention]) must be longer than the time for which the
+// sender repeats a message: 72 h for most payment providers.
 //
-// If fn returns an error, Once returns it. If fn then may run again, the next delivery runs it: its
-// effects are all in steps ([Step]), the attempt is clean ([Attempt.MarkClean]), or the guard was
-// built [WithRerun]. Otherwise its outcome is unknown. The same holds for a panic, which propagates.
+// If fn returns an error, Once returns it. The next delivery runs fn again if its effects are all
+// in steps ([Step]), if the attempt is clean ([Attempt.MarkClean]), or if the guard was built
+// [WithRerun]. Otherwise the outcome is unknown. The same holds for a panic, which propagates.
 //
-// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are those of
-// [Guard.Begin] but a *[NotRetainedError], which is a success. An error in recording fn's success is
-// not returned: recording it is retried in the background.
+// fn's context is the attempt's: [FromContext] finds the attempt in it. Other errors are
+// [Guard.Begin]'s, except *[NotRetainedError], which is a success. An error in recording fn's
+// success is not returned: recording it is retried in the background.
 func Once(ctx context.Context, g *Guard, op Operation, fn func(context.Context) error) error {
 	attempt, _, err := g.Begin(ctx, op)
 	switch {
@@ -36,15 +36,15 @@ func Once(ctx context.Context, g *Guard, op Operation, fn func(context.Context) 
 	})
 }
 
-// Action is what becomes of a message.
+// Action is the treatment of a message.
 type Action int
 
 // The actions.
 const (
 	// Acknowledge removes the message from its queue, and answers a webhook with 200.
 	Acknowledge Action = iota + 1
-	// RetryLater returns the message to its queue, and answers a webhook with 503, and with Retry-After
-	// if there is a delay.
+	// RetryLater returns the message to its queue, and answers a webhook with 503, and with
+	// Retry-After if there is a delay.
 	RetryLater
 	// DeadLetter moves the message to a dead-letter queue, for an operator, and then acknowledges it:
 	// another delivery has the same outcome. Webhooks without such a place answer 500.
@@ -64,7 +64,7 @@ func (a Action) String() string {
 	return fmt.Sprintf("Action(%d)", int(a))
 }
 
-// Disposition returns what becomes of a message whose [Once] or [Do] has returned err. With
+// Disposition returns the action for a message whose [Once] or [Do] has returned err. With
 // RetryLater, after is the least delay, or zero for the queue's own.
 //
 //	err                                     action       after
@@ -82,12 +82,12 @@ func (a Action) String() string {
 //	store.ErrUnavailable, the context's     RetryLater
 //	fn's own                                RetryLater
 //
-// Only nil is acknowledged, so no message is lost. The delay after ErrInFlight is that at which a
-// message is delivered once more and not several times, which queues count, if the other attempt has
-// died. Operation.Wait waits for it instead.
+// Only nil is acknowledged, so no message is lost. Queues count deliveries: the delay after
+// ErrInFlight makes it one more delivery, not several, if the other attempt has died.
+// Operation.Wait waits for the other attempt instead.
 //
-// An application that knows better what an error of fn means, such as that a message can never be
-// handled, decides that before it calls Disposition.
+// An application that can classify an error of fn itself, such as a message that can never be
+// handled, does so before it calls Disposition.
 func Disposition(err error) (action Action, after time.Duration) {
 	var (
 		inFlight  *InFlightError

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
 )
 
-// Operation identifies something that must happen at most once.
+// Operation identifies an operation that must happen at most once.
 type Operation struct {
 	// Scope is the owner of the operation: the authenticated subject. The same key in two scopes
 	// identifies two operations, and a scope never receives the result of another one. The records
@@ -23,13 +23,14 @@ type Operation struct {
 	// Fingerprint is the content of the request, of any length; only a digest of it is kept. A
 	// repeat of the key with another fingerprint is refused with [ErrMismatch].
 	Fingerprint []byte
-	// Retention is how long its record is kept, instead of [WithRetention]: 1 s to 366 days and no less
-	// than the lease, or 0 for that.
+	// Retention is how long its record is kept: 1 s to 366 days and no less than the lease. 0 stands
+	// for [WithRetention].
 	Retention time.Duration
-	// Wait is how long [Guard.Begin] waits for an attempt in flight to end, at most an hour. Without it,
-	// Begin returns at once.
+	// Wait is how long [Guard.Begin] waits for the end of an attempt in flight: at most an hour.
+	// Without it, Begin returns at once.
 	Wait time.Duration
-	// MaxWaiting is how many calls in this process may wait for the operation at a time: 16 if it is 0.
+	// MaxWaiting is how many calls in this process may wait for the operation at a time: 16 if it is
+	// 0.
 	MaxWaiting int
 }
 
@@ -63,7 +64,7 @@ type Result struct {
 	Attempt int
 }
 
-// digester hashes what users send to a fixed length: no text of a client reaches the store.
+// digester hashes texts of clients to a fixed length: none of them reaches the store.
 type digester struct{ secret []byte }
 
 func (d digester) sum(text []byte) [sha256.Size]byte {
@@ -75,9 +76,9 @@ func (d digester) sum(text []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// name returns hashes of an operation's scope, the same for all operations of the scope in this guard
-// and empty if there is none, and of its guard, scope and key. They are parts of one string, which
-// saves an allocation.
+// name returns two hashes: of an operation's scope, the same for all operations of the scope in
+// this guard and empty if there is none, and of its guard, scope and key. They are parts of one
+// string, which saves an allocation.
 func (d digester) name(guard string, op Operation) (scope, id string) {
 	var most [256]byte
 	var text [2 * idSize]byte

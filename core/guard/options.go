@@ -81,9 +81,9 @@ func (c config) settings() namesake.Settings {
 	return namesake.Settings{Text: text, Secret: string(textlist.Append([]byte(keys), string(c.secret)))}
 }
 
-// WithTTL sets the length of an attempt's lease, which is how long after its last renewal an
-// attempt counts as alive: 30 s by default, 10 ms to 24 h. It is renewed at a third of it while the
-// attempt runs, so it can be shorter than the attempt.
+// WithTTL sets the length of an attempt's lease, for which an attempt counts as alive after its
+// last renewal: 30 s by default, 10 ms to 24 h. It is renewed at a third of it while the attempt
+// runs, so it can be shorter than the attempt.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithRetention sets how long a record is kept after its last change: 24 h by default, 1 s to 366
@@ -91,52 +91,54 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithRetention(d time.Duration) Option { return func(c *config) { c.retention = d } }
 
 // WithMaxResult sets the maximum size of the Data of a [Result], in bytes: 256 KiB by default, at
-// most 16 MiB. A larger one is settled as not retained: the operation is not run again, but its
-// result is not available. So is a larger one that a guard with another maximum has kept.
+// most 16 MiB. A larger one is settled as not retained: the operation does not run again, but its
+// result is not available. The same holds for a larger one in the store, from a guard with another
+// maximum.
 //
-// The size is that before compression: Data above 1 KiB is kept deflated if that makes it smaller.
+// Data above 1 KiB is kept deflated if that makes it smaller. The maximum applies to the size
+// before compression.
 func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = bytes } }
 
-// WithMaxPerScope limits the records of a scope at a time: 100,000 by default, 1 to 1,048,576. A new
-// operation beyond it is refused with a *[ScopeFullError], even if the store has room, so that one
-// subject cannot use the room of others. Operations that have a record are not affected, and those
-// without a scope are not limited. The guard logs once an hour that a scope has 80 % of its records,
-// and that it refuses new ones.
+// WithMaxPerScope limits the records of a scope at a time: 100,000 by default, 1 to 1,048,576. A
+// new operation beyond it is refused with a *[ScopeFullError], even if the store has room, so that
+// one subject cannot use the room of others. The limit does not affect operations that have a
+// record, nor operations without a scope. The guard logs, once an hour, a scope that has 80 % of
+// its records, and a scope whose new operations it refuses.
 //
 // With a retention of 24 h, 100,000 records are 69 operations a minute, all day: enough for a scope
 // that stands for many users, such as a tenant. A record takes about half a KiB without its result.
-// So a full scope takes 50 MiB, and five of them all that a memory store has by default: where
-// scopes are single users, a limit of some thousand protects a small store better.
+// So a full scope takes 50 MiB, and five of them use a memory store's default room. For scopes that
+// are single users, a limit of some thousand protects a small store better.
 func WithMaxPerScope(records int) Option { return func(c *config) { c.maxPerScope = records } }
 
-// WithMaxScopeBytes limits the Data of a scope's results at a time, as the store keeps it, in bytes:
-// 160 MiB by default, 1.6 KiB for each of the records that [WithMaxPerScope] allows by default; 1 byte
-// to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of Begin return
-// a *[NotRetainedError], and the operation does not run again. Without a scope there is no limit. A
-// memory store without room drops results of the scope that has most of them.
+// WithMaxScopeBytes limits the Data of a scope's results at a time, in the size that the store
+// keeps: 160 MiB by default, which is 1.6 KiB for each of the default records of [WithMaxPerScope];
+// 1 byte to 1 GiB. An operation beyond it runs, and is settled as not retained: later calls of
+// Begin return a *[NotRetainedError], and the operation does not run again. Without a scope there
+// is no limit. A memory store without room drops results of the scope that has most of them.
 func WithMaxScopeBytes(bytes int) Option { return func(c *config) { c.maxScopeBytes = bytes } }
 
-// WithRerun allows the operation to run again after an attempt with an unknown outcome: because it
-// has no effects, or because what it calls recognises repeats. Without it, Begin returns
-// [ErrOutcomeUnknown] for such an operation until its record expires.
+// WithRerun allows the operation to run again after an attempt with an unknown outcome. It is for
+// operations without effects, and for those whose downstream services recognise repeats. Without
+// it, Begin returns [ErrOutcomeUnknown] for such an operation until its record expires.
 func WithRerun() Option { return func(c *config) { c.rerun = true } }
 
-// WithReconcile sets the function that determines an unknown outcome. Begin calls f for an operation
-// whose outcome is unknown; f queries the service that the operation has called, by the operation's ID
-// or the DownstreamKey that was sent to it. Its resolution settles the operation, as [Guard.Resolve]
-// does, and Begin returns the result, or an attempt.
+// WithReconcile sets the function that determines an unknown outcome. Begin calls f for an
+// operation of unknown outcome. f queries the service that the operation has called, by the
+// operation's ID or the DownstreamKey that was sent to it. Its resolution settles the operation, as
+// [Guard.Resolve] does, and Begin returns the result, or an attempt.
 //
-// The guard calls f under a lease of the operation, which is renewed while f runs: other requests are
-// refused or wait, as while an attempt is in flight. The context of f ends with the request's, and when
-// the lease is lost. If f returns an error, or no resolution, or panics, the outcome stays unknown, and
-// the next request calls f again; the panic propagates. A result larger than [WithMaxResult] is not
-// retained. New refuses WithReconcile together with [WithRerun].
+// The guard calls f under a lease of the operation, which is renewed while f runs: other requests
+// are refused or wait, as while an attempt is in flight. The context of f ends with the request's,
+// and when the lease is lost. If f returns an error, or no resolution, or panics, the outcome stays
+// unknown, and the next request calls f again; the panic propagates. A result larger than
+// [WithMaxResult] is not retained. New refuses WithReconcile together with [WithRerun].
 func WithReconcile(f func(context.Context, Record) (Resolution, error)) Option {
 	return func(c *config) { c.reconcile = f }
 }
 
-// WithHolder sets what a [Record] says of who made an attempt, at most 256 bytes. The default is the
-// host's name and the process ID.
+// WithHolder sets the Holder of a [Record], which describes the process of an attempt: at most 256
+// bytes. The default is the host's name and the process ID.
 func WithHolder(text string) Option { return func(c *config) { c.holder = text } }
 
 // WithSecret derives the names of records by HMAC with this secret, so that a reader of the store
@@ -146,31 +148,31 @@ func WithSecret(secret []byte) Option {
 	return func(c *config) { c.secret = append([]byte(nil), secret...) }
 }
 
-// WithSeal encrypts what the guard keeps of results and of steps with AES-GCM. The first key seals,
-// and all of them open. All processes of a guard need the same keys. Names of steps, statuses, sizes
-// and times stay readable.
+// WithSeal encrypts results and steps in the store with AES-GCM. The first key seals, and all of
+// them open. All processes of a guard need the same keys. Names of steps, statuses, sizes and times
+// stay readable.
 //
-// A result opens only where it was sealed: in the record of its operation, with its status; and a
-// step only as that step of its operation. One that was changed or copied to another record, or
-// whose key the guard does not have, is logged as a damaged record. Such a result counts as not
+// Sealed data opens only in its own place: a result in the record of its operation, with its
+// status; a step as that step of its operation. Data that was changed or copied to another record,
+// or whose key the guard does not have, is logged as a damaged record. Such a result counts as not
 // retained: Begin returns a *[NotRetainedError], and the operation does not run again. An attempt
 // that would take over from one with such a step is refused with an *[UnknownError].
 //
-// Data that is not sealed counts as damaged too, since a client that can write to the store could
-// forge it, unless [Unsealed] is in the list. So the change to sealed records takes two steps in
-// which processes with the old and the new list run side by side, and a third that ends it, one
-// [WithRetention] later:
+// Data that is not sealed counts as damaged too unless [Unsealed] is in the list, since a client
+// that can write to the store could forge it. So a guard changes to sealed records in three steps.
+// Processes with the old and the new list may run side by side. The third step follows one
+// [WithRetention] after the second:
 //
 //	guard.WithSeal(guard.Unsealed(), k1) // every process can open k1, and none seals with it
 //	guard.WithSeal(k1, guard.Unsealed())
 //	guard.WithSeal(k1)
 //
 // A key is replaced in the same way: WithSeal(k1, k2), WithSeal(k2, k1), and WithSeal(k2) one
-// retention later. Replace it before it has sealed 2^32 results and steps, which takes 49 days at
-// 1,000 a second: its nonces are random, and beyond that two may be the same.
+// retention later. Replace a key before it has sealed 2^32 results and steps, which takes 49 days
+// at 1,000 a second: nonces are random, and two may be the same beyond that.
 //
-// New returns an error if there is no key, if one has a wrong length, if two have the same ID, or if
-// an ID is empty or longer than 64 bytes.
+// New returns an error if there is no key, if one has a wrong length, if two have the same ID, or
+// if an ID is empty or longer than 64 bytes.
 func WithSeal(keys ...SealKey) Option {
 	keys = clone(keys)
 	return func(c *config) { c.seal = keys }
@@ -188,9 +190,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) { c.providers.Tracer = p }
 }
 
-// WithLogger sets the logger for failing renewals, lost attempts, unconfirmed completions, damaged
-// records, scopes that are full, or nearly, and unknown outcomes that are resolved or not found out:
-// slog.Default() by default. Keys and scopes are never logged; of a full scope there is its digest.
+// WithLogger sets the logger, slog.Default() by default. The guard logs failing renewals, lost
+// attempts, unconfirmed completions, damaged records, scopes that are full or nearly full, and
+// unknown outcomes that are resolved or stay unknown. It never logs keys and scopes; it logs the
+// digest of a full scope.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) { c.logger = cmp.Or(l, c.logger) }
 }

@@ -16,12 +16,12 @@ import (
 
 const (
 	// maxPendingBytes bounds the memory of unconfirmed completions: their results, and
-	// background.TaskBytes for each. Results leave a part of it to completions without one, so that at
-	// least 16,384 of those are not dropped.
+	// background.TaskBytes for each. Results leave a quarter of it to completions without one, so that
+	// at least 16,384 of those are not dropped.
 	maxPendingBytes = 64 << 20
-	withoutResults  = 4 // a quarter
-	// maxAbandonBytes bounds that of abandoned attempts, so that many of them in an outage do not
-	// use the room of completions.
+	withoutResults  = 4 // the divisor of that part
+	// maxAbandonBytes bounds the memory of abandoned attempts, so that many of them in an outage do
+	// not use the room of completions.
 	maxAbandonBytes = 16 << 20
 )
 
@@ -81,8 +81,8 @@ func replyOf(req *store.SettleRequest, fingerprint string) store.BeginReply {
 }
 
 // settleLater retries a completion that failed with err in the background. If there is no room for
-// its result, the operation is settled as not retained. The lease is renewed until then, so that no
-// other attempt takes over.
+// its result, the operation is settled as not retained. The lease is renewed during the retries, so
+// that no other attempt takes over.
 func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.IdempotencyResult {
 	g := a.guard
 	g.telemetry.Unconfirmed(a.ctx, err)
@@ -102,8 +102,8 @@ func (a *Attempt) settleLater(req *store.SettleRequest, err error) telemetry.Ide
 	return telemetry.Dropped
 }
 
-// retryCompletion retries a completion in the background: for as long as its record is kept, and
-// that of the attempt, whose outcome would otherwise become unknown. It returns false if there is no
+// retryCompletion retries a completion in the background for as long as its record, or the
+// attempt's, is kept: the outcome would otherwise become unknown. It returns false if there is no
 // room for it.
 func (g *Guard) retryCompletion(a *Attempt, req *store.SettleRequest) bool {
 	owned := false
@@ -146,7 +146,7 @@ func (g *Guard) dropCompletion(a *Attempt, err error) {
 }
 
 // abandonLater abandons an attempt in the background. It retries for as long as the record is kept,
-// whose outcome would otherwise become unknown. If there is no room to retry, it logs err.
+// since the outcome would otherwise become unknown. If there is no room to retry, it logs err.
 func (g *Guard) abandonLater(ctx context.Context, ref store.AttemptRef, err error, after func()) {
 	queued := g.abandons.Add(background.Task{
 		Until: time.Now().Add(g.config.retention),
@@ -174,8 +174,8 @@ func (g *Guard) noteReply() {
 }
 
 // shutdown refuses further operations, and waits until ctx ends for attempts to be settled and for
-// the store to confirm that. Its error has the numbers of those that are left, and of those that
-// were dropped before.
+// the store to confirm that. Its error has the numbers of attempts and completions that are left,
+// and of those that were dropped before.
 func (g *Guard) shutdown(ctx context.Context) error {
 	g.closed.Store(true)
 	g.close()

@@ -33,7 +33,7 @@ var states = map[store.RecordState]State{
 	store.InFlight: InFlight, store.Reconciling: Reconciling, store.Completed: Completed, store.NotRetained: NotRetained, store.Unknown: Unknown,
 }
 
-// Record is what is kept of an operation, for operators and for [WithReconcile]. Times are measured
+// Record is the record of an operation, for operators and for [WithReconcile]. Times are measured
 // by the store's clock.
 type Record struct {
 	// ID identifies the operation: it is [Attempt.OperationID]. It reveals nothing that users sent.
@@ -41,21 +41,21 @@ type Record struct {
 	State State
 	// Attempt is the number of the last attempt.
 	Attempt int
-	// Dirty reports whether the last attempt, while it is in flight, or one before it, may have had
-	// effects that are in no [Step]. It is false once the state is [Unknown], which says the same.
+	// Dirty reports whether the attempt in flight, or an earlier one, may have had effects outside of
+	// any [Step]. It is false once the state is [Unknown], which says the same.
 	Dirty bool
-	// Holder is who made the last attempt ([WithHolder]).
+	// Holder describes the process of the last attempt ([WithHolder]).
 	Holder string
 	// Trace is the span of the last attempt's request, if it was sampled.
 	Trace trace.SpanContext
-	// Age is the time since the first attempt began, and Changed that since the record last changed,
-	// but for renewals of the lease.
+	// Age is the time since the first attempt began. Changed is the time since the record last
+	// changed; renewals of the lease are no change.
 	Age, Changed time.Duration
-	// Lease is what is left of the lease of an attempt in flight, or zero.
+	// Lease is the rest of the lease of an attempt in flight, or zero.
 	Lease time.Duration
 	// Expires is the time until the record is removed: the same key is then a new operation.
 	Expires time.Duration
-	// Status is that of the [Result], and Size the size of what is kept of it, in bytes.
+	// Status is the [Result]'s. Size is the size of its stored data, in bytes.
 	Status, Size int
 	// Steps are the names of the recorded steps, in their order, while no result is recorded.
 	Steps []string
@@ -70,8 +70,8 @@ type Record struct {
 func (r Record) Unresolved() bool { return r.unresolved }
 
 // Version identifies this state of the record, in 22 characters of base64url: it changes with the
-// record, but for renewals of a lease. A console that shows a record in one request and resolves it
-// in another compares the version that it has shown with that of [Guard.InspectID].
+// record, but not with renewals of a lease. A console that shows a record in one request and
+// resolves it in another compares the version that it has shown with that of [Guard.InspectID].
 func (r Record) Version() string {
 	sum := sha256.Sum256([]byte(r.version)) // which may contain the attempt's token
 	return encode(sum[:16])
@@ -102,8 +102,8 @@ func (g *Guard) refOf(id string) (store.OperationRef, error) {
 
 // Inspect returns the record of an operation, whatever its fingerprint. One round trip.
 //
-// It returns [ErrNoRecord] if there is none, [ErrInvalidOperation], the context's error, or one that
-// matches store.ErrUnavailable.
+// It returns [ErrNoRecord] if there is none, [ErrInvalidOperation], the context's error, or one
+// that matches store.ErrUnavailable.
 func (g *Guard) Inspect(ctx context.Context, op Operation) (Record, error) {
 	if err := op.check(&g.config); err != nil {
 		return Record{}, err
@@ -111,7 +111,7 @@ func (g *Guard) Inspect(ctx context.Context, op Operation) (Record, error) {
 	return g.inspect(ctx, g.ref(op))
 }
 
-// InspectID is Inspect for the ID of an operation, which logs and refusals have.
+// InspectID is Inspect by the ID of an operation, as in logs and refusals.
 func (g *Guard) InspectID(ctx context.Context, id string) (Record, error) {
 	ref, err := g.refOf(id)
 	if err != nil {
@@ -132,8 +132,8 @@ func (g *Guard) inspect(ctx context.Context, ref store.OperationRef) (Record, er
 }
 
 // Unresolved yields the records of the guard for which [Record.Unresolved] holds, in no order. It
-// takes no snapshot: a record that changes during the listing may be missing. An error ends it: the context's, or
-// one that matches store.ErrUnavailable.
+// takes no snapshot: a record that changes during the listing may be missing. An error ends it: the
+// context's, or one that matches store.ErrUnavailable.
 //
 // On Redis it scans the keys of all masters, which takes seconds for a million keys: it is for
 // people, and for jobs that run every few minutes.
@@ -147,8 +147,8 @@ func (g *Guard) Unresolved(ctx context.Context) iter.Seq2[Record, error] {
 	}
 }
 
-// Resolution is the outcome of an operation whose outcome was unknown: [Happened], [HappenedAnswerLost]
-// or [NeverHappened].
+// Resolution is the outcome of an operation whose outcome was unknown: [Happened],
+// [HappenedAnswerLost] or [NeverHappened].
 type Resolution struct {
 	how    telemetry.Resolution
 	state  store.RecordState
@@ -156,35 +156,40 @@ type Resolution struct {
 }
 
 // Happened resolves an operation that has happened: later calls of Begin return this result. The
-// middleware replays only answers in its own encoding: idempotency.Answer of the framework makes one.
+// middleware replays only answers in its own encoding: idempotency.Answer of the framework makes
+// one.
 func Happened(r Result) Resolution {
 	return Resolution{how: telemetry.Happened, state: store.Completed, result: r}
 }
 
-// HappenedAnswerLost resolves an operation that has happened, and whose result is lost: later calls
-// of Begin return a *[NotRetainedError] with this status.
+// HappenedAnswerLost resolves an operation that has happened without a known result: later calls of
+// Begin return a *[NotRetainedError] with this status.
 func HappenedAnswerLost(status int) Resolution {
 	return Resolution{how: telemetry.AnswerLost, state: store.NotRetained, result: Result{Status: status}}
 }
 
-// NeverHappened resolves an operation that has had no effects: the next call of Begin runs it, as the
-// attempt with the next number. Steps that were recorded are forgotten.
+// NeverHappened resolves an operation that has had no effects: the next call of Begin runs it, as
+// the attempt with the next number. Steps that were recorded are forgotten.
 func NeverHappened() Resolution {
 	return Resolution{how: telemetry.NeverHappened, state: store.InFlight}
 }
 
-// Resolve settles an operation whose outcome is unknown, as an operator says that it has ended: by
-// is the operator, and why the evidence, both for the log. The log and the metrics of the guard
-// report every resolution.
+// Resolve settles an operation whose outcome is unknown, as an operator has found it: by is the
+// operator, and why the evidence, both for the log. The log and the metrics of the guard report
+// every resolution.
 //
-// The record is then kept for [WithRetention], or for what was left of it when it was inspected if that
-// is longer.
+// The record is then kept for [WithRetention], or for the rest of its time at the inspection if
+// that is longer.
 //
-// It compares the record with the one that the caller has inspected: if it has changed since, or is
-// gone, Resolve changes nothing and returns [ErrChanged]. It returns *[InFlightError] while the lease
-// of an attempt has not ended, [ErrOutcomeKnown] if the operation has a result, an error if by or why
-// is empty or the result larger than [WithMaxResult], the context's error, or one that matches
-// store.ErrUnavailable: it may then be called again with the same record.
+// Resolve changes nothing and returns an error:
+//
+//   - [ErrChanged] if the record has changed since the caller inspected it, or is gone;
+//   - *[InFlightError] while the lease of an attempt has not ended;
+//   - [ErrOutcomeKnown] if the operation has a result; and
+//   - another one if by or why is empty or the result is larger than [WithMaxResult].
+//
+// If it returns the context's error, or one that matches store.ErrUnavailable, it may be called
+// again with the same record.
 func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, why string) error {
 	switch {
 	case how.how == "":
@@ -233,8 +238,8 @@ func (g *Guard) resolve(ctx context.Context, ref store.OperationRef, owner, vers
 }
 
 // reconcile calls the function of WithReconcile, and settles the operation with its resolution. The
-// attempt owns the operation during the call. It returns nil if the request is to begin again: the outcome is
-// known, or another request owns the operation.
+// attempt owns the operation during the call. It returns nil if the request is to begin again,
+// because the outcome is known or another request owns the operation.
 func (g *Guard) reconcile(ctx context.Context, a *Attempt) error {
 	how, err := g.findOut(ctx, a)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 //	key     if sealed: the length of the key's ID, a byte, and the ID
 //	body    the data; deflated if that makes it smaller; if sealed, the nonce and the tag are round it
 //
-// All in front of a sealed body, and the place of the data, are authenticated with it.
+// Everything before a sealed body, and the place of the data, are authenticated with it.
 const (
 	traced byte = 1 << iota
 	deflated
@@ -42,8 +42,8 @@ var (
 
 // SealKey is a key of [WithSeal].
 type SealKey struct {
-	// ID names the key in the records that it seals, which shows it to readers of the store: 1 to 64
-	// bytes. It is never given to another key.
+	// ID names the key in the records that it seals, where readers of the store see it: 1 to 64 bytes.
+	// It is never given to another key.
 	ID string
 	// Key has 16, 24 or 32 random bytes, for AES-128, AES-192 or AES-256.
 	Key []byte
@@ -51,20 +51,20 @@ type SealKey struct {
 	unsealed bool
 }
 
-// Unsealed stands for no key in the list of [WithSeal]: it seals nothing, and opens what is not
-// sealed.
+// Unsealed stands for no key in the list of [WithSeal]: it seals nothing, and opens data without a
+// seal.
 func Unsealed() SealKey { return SealKey{unsealed: true} }
 
-// sealer encodes and decodes what a guard keeps.
+// sealer encodes and decodes the data of results and steps.
 type sealer struct {
 	keys  map[string]cipher.AEAD
 	first string // the ID of the key that seals; empty to seal nothing
-	plain bool   // reads what is not sealed
+	plain bool   // opens data that is not sealed
 
 	deflaters deflaters
 }
 
-// newSealer returns a sealer with these keys, or an error that says what is wrong with them.
+// newSealer returns a sealer with these keys, or an error that describes the wrong one.
 func newSealer(keys []SealKey) (*sealer, error) {
 	s := &sealer{keys: make(map[string]cipher.AEAD)}
 	if len(keys) == 0 {
@@ -94,14 +94,14 @@ func newSealer(keys []SealKey) (*sealer, error) {
 	return s, nil
 }
 
-// place is where data belongs. Sealed data opens nowhere else.
+// place is the place of data in the store. Sealed data opens nowhere else.
 type place struct {
 	ref    store.OperationRef
 	status int    // of the result
 	step   string // the name of the step; empty for the result
 }
 
-// authenticated returns what is authenticated with sealed data behind this head.
+// authenticated returns the data that a seal behind this head authenticates.
 func (p place) authenticated(head []byte) []byte {
 	var most [256]byte
 	b := most[:0]
@@ -127,14 +127,13 @@ func (s *sealer) seal(p place, span trace.SpanContext, data []byte) []byte {
 	if s.first != "" {
 		kept = s.keys[s.first].Seal(kept[:head], nil, kept[head:], p.authenticated(kept[:head]))
 	}
-	if smaller { // do not hold the room of the whole
+	if smaller { // a copy, to free the rest
 		kept = bytes.Clone(kept)
 	}
 	return kept
 }
 
-// appendHead appends what is in front of the body. A negative size is that of data that is not
-// deflated.
+// appendHead appends the part before the body. A negative size means that the data is not deflated.
 func (s *sealer) appendHead(b []byte, span trace.SpanContext, size int) []byte {
 	b = append(b, 0)
 	if span.IsValid() && span.IsSampled() {
@@ -213,8 +212,8 @@ func (s *sealer) unseal(p place, b, end []byte) ([]byte, error) {
 	return data, nil
 }
 
-// identity returns what sealers with the same keys, and no others, have in common: for people, and
-// with the keys themselves.
+// identity returns a text for people, and one with the keys themselves, that only sealers with the
+// same keys have in common.
 func identity(keys []SealKey) (text, secret string) {
 	ids := make([]string, len(keys))
 	var all []byte
@@ -229,7 +228,7 @@ func identity(keys []SealKey) (text, secret string) {
 }
 
 func clone(keys []SealKey) []SealKey {
-	keys = append([]SealKey{}, keys...) // not nil: without a key, New says so
+	keys = append([]SealKey{}, keys...) // not nil: New refuses a list without keys
 	for i := range keys {
 		keys[i].Key = slices.Clone(keys[i].Key)
 	}

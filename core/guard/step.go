@@ -21,44 +21,49 @@ import (
 type steps struct {
 	mu       sync.Mutex
 	byName   map[string]*step
-	declared bool // the store knows that the effects are in steps, or not all of them are
+	declared bool // the store knows whether all effects are in steps
 }
 
 type step struct {
 	turn     chan struct{} // full while a call has it
 	data     []byte        // its value, encoded; nil until it has run
-	kept     []byte        // the same, as the store keeps it
+	kept     []byte        // data in its stored form
 	err      error         // the value cannot be recorded
 	recorded bool
 }
 
-// Step runs fn once in the life of an operation, and returns its value: fn's own, or that of an
-// earlier call in this attempt or in one before it. It makes an operation resumable whose effects are
-// all in steps: an attempt that died, failed or was abandoned can be taken over, and the next one
-// skips the steps that are recorded.
+// Step runs fn once in the life of an operation, and returns its value: fn's own, or the value of
+// an earlier call in this attempt or in one before it. It makes an operation resumable if all
+// effects are in steps: the next attempt takes over from one that died, failed or was abandoned,
+// and skips the recorded steps.
 //
-// A step may run again if its attempt dies between its effect and the record of it, so what it calls
-// must recognise a repeat: pass it [Attempt.DownstreamKey]. The first step of an operation takes two
-// round trips, each further one takes one, and one that is recorded none. The value is kept as JSON,
-// until the operation is settled, if that decodes to an equal value, as for [Do].
+// A step may run again if its attempt dies between its effect and the record of it. So the service
+// that it calls must recognise a repeat: pass it [Attempt.DownstreamKey]. The first step of an
+// operation takes two round trips, each further one takes one, and a recorded one none. The value
+// is kept as JSON, until the operation is settled, if that decodes to an equal value, as for [Do].
 //
 // Steps with one name run one after the other, others may run concurrently. fn's context is ctx. If
 // it returns an error or panics, nothing is recorded, and the next call runs it again.
 //
-// Other errors are [ErrLost] and [ErrSettled], also for a recorded step of an attempt that has ended;
-// [ErrStep] if the name is empty or longer than 128 bytes, if the recorded value is of another type
-// than T, if the attempt has used more than 64 names, or if the value cannot be recorded (below); the
-// context's; or one that matches store.ErrUnavailable: then the step may have run, and may not be
-// recorded; another call in this attempt records one that has run, and does not run it again. After
-// an error, the caller returns it, and does not go on.
+// Other errors are
 //
-// A T of which no value survives its encoding is refused before fn runs, with an error that matches
-// both ErrStep and [ErrEncoding]. Another value that does not survive it, or is larger than 1 MiB, is
-// refused after fn has run, with ErrEncoding in the first case: fn does not run again in this attempt,
-// which is then dirty ([Attempt.MarkDirty]). So no other attempt runs it, unless the guard was built
-// [WithRerun], or the process dies before the mark has reached the store.
+//   - [ErrLost] and [ErrSettled], also for a recorded step of an attempt that has ended;
+//   - [ErrStep] if the name is empty or longer than 128 bytes, if the recorded value is of another
+//     type than T, if the attempt has used more than 64 names, or if the value cannot be recorded
+//     (below);
+//   - the context's; and
+//   - one that matches store.ErrUnavailable: then the step may have run without being recorded.
+//     Another call in this attempt records a step that has run, and does not run it again.
 //
-// After [Attempt.MarkDirty], an attempt with steps stays dirty: it has effects that are in none.
+// After an error, the caller returns it, and does not go on.
+//
+// If no value of T can survive its encoding, Step returns an error that matches both ErrStep and
+// [ErrEncoding] before fn runs. If this value does not survive it (ErrStep and ErrEncoding), or is
+// larger than 1 MiB (ErrStep), the error follows after fn has run: fn does not run again in this
+// attempt, which is then dirty ([Attempt.MarkDirty]). So no other attempt runs it unless the guard
+// was built [WithRerun], or the process dies before the mark has reached the store.
+//
+// After [Attempt.MarkDirty], an attempt with steps stays dirty: it has effects outside of them.
 func Step[T any](ctx context.Context, a *Attempt, name string, fn func(context.Context) (T, error)) (value T, err error) {
 	if name == "" || len(name) > store.MaxStepName {
 		return value, fmt.Errorf("%w: a name of %d bytes is not between 1 and %d", ErrStep, len(name), store.MaxStepName)
@@ -104,8 +109,8 @@ func Step[T any](ctx context.Context, a *Attempt, name string, fn func(context.C
 	return value, nil
 }
 
-// keepStep keeps the value of a step that has run, or why it cannot be recorded: then the attempt has
-// had an effect that is in no step.
+// keepStep keeps the value of a step that has run, or the reason why it cannot be recorded: then
+// the attempt has had an effect outside of its steps.
 func (a *Attempt) keepStep(ctx context.Context, s *step, name string, data []byte, err error) {
 	sealed := a.guard.sealer.seal(place{ref: a.req.OperationRef, step: name}, trace.SpanContext{}, data)
 	switch {
@@ -144,7 +149,7 @@ func (a *Attempt) step(name string) *step {
 	return s
 }
 
-// add adds a step. The caller holds mu, or has the attempt for itself.
+// add adds a step. The caller holds mu, or no other goroutine has the attempt yet.
 func (ss *steps) add(name string) *step {
 	if ss.byName == nil {
 		ss.byName = make(map[string]*step)
@@ -154,8 +159,8 @@ func (ss *steps) add(name string) *step {
 	return s
 }
 
-// declareSteps tells the store, once, that the effects are in steps, unless MarkDirty has said that
-// there are others.
+// declareSteps records in the store, once, that the effects are in steps. It does nothing after
+// MarkDirty has recorded other effects.
 func (a *Attempt) declareSteps(ctx context.Context) error {
 	a.steps.mu.Lock()
 	defer a.steps.mu.Unlock()
@@ -188,7 +193,7 @@ func (a *Attempt) recordStep(ctx context.Context, name string, s *step) error {
 	return nil
 }
 
-// takeOver has the attempt continue after the steps of earlier ones.
+// takeOver continues after the recorded steps of earlier attempts.
 func (a *Attempt) takeOver(reply *store.BeginReply) error {
 	a.effects, a.steps.declared = reply.Effects, reply.Effects == store.EffectsInSteps
 	for _, r := range reply.Steps {
@@ -204,8 +209,8 @@ func (a *Attempt) takeOver(reply *store.BeginReply) error {
 }
 
 // DownstreamKey returns an idempotency key for a call of a service by a step of the operation: the
-// same in every attempt, unique to all three, and unrelated to what users sent. It has 43 characters
-// of base64url.
+// same in every attempt, unique to all three, and unrelated to what users sent. It has 43
+// characters of base64url.
 func (a *Attempt) DownstreamKey(service, step string) string {
 	text := textlist.Append(nil, "downstream", idOf(a.req.OperationRef), service, step)
 	if secret := a.guard.config.secret; len(secret) > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// twins are the calls of Begin in this process that wait for an attempt in flight to end, by the ID of
-// the operation. One call of the store waits for all twins of an operation.
+// twins are the calls of Begin in this process that wait for an attempt in flight to end, by the ID
+// of the operation. One call of the store waits for all twins of an operation.
 type twins struct {
 	mu   sync.Mutex
 	byID map[string]*inFlight
@@ -22,15 +22,16 @@ type inFlight struct {
 }
 
 const (
-	// leastPause is the least time between two requests to begin that wait, should the store say at
-	// once that an attempt has ended that has not.
+	// leastPause is the least time between two requests to begin of a waiting call, in case the store
+	// reports the end of an attempt that has not ended.
 	leastPause = 5 * time.Millisecond
-	// failurePause is that time if the store cannot wait, although it may reply to requests to begin.
+	// failurePause is the same if the store cannot wait, although it may reply to requests to begin.
 	failurePause = 250 * time.Millisecond
 )
 
-// await blocks until the attempt in flight at an operation may have ended, or the guard is closed. It
-// returns false if the context or the timer ends before that, or if so many twins wait already.
+// await blocks until the attempt in flight at an operation may have ended, or the guard is closed.
+// It returns false if the context or the timer ends before that, or if as many twins as most wait
+// already.
 func (g *Guard) await(ctx context.Context, ref store.OperationRef, timeout <-chan time.Time, most int) bool {
 	t := &g.twins
 	t.mu.Lock()
@@ -55,7 +56,7 @@ func (g *Guard) await(ctx context.Context, ref store.OperationRef, timeout <-cha
 	select {
 	case <-f.ended:
 		return ctx.Err() == nil // both may have happened
-	case <-g.closing.Done(): // the next request to begin says so
+	case <-g.closing.Done(): // the next request to begin returns ErrClosed
 		return true
 	case <-timeout:
 	case <-ctx.Done():
@@ -93,7 +94,7 @@ func (t *twins) begin(g *Guard, ref store.OperationRef) *inFlight {
 	return f
 }
 
-// remove removes what twins wait for: later ones wait for the next attempt. The caller holds mu.
+// remove ends the twins' common wait: later twins wait for the next attempt. The caller holds mu.
 func (t *twins) remove(id string, f *inFlight) {
 	if t.byID[id] == f {
 		delete(t.byID, id)
