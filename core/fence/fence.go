@@ -1,17 +1,16 @@
 // Package fence is the resource's side of a lock: it refuses writes of holders that have lost it.
 //
 // No lock that expires can prevent a paused process from writing after it wakes: a lease ends the
-// holder's context, but a paused holder cannot check it. Every grant therefore has a number that is
-// larger than those of all earlier grants, and the resource refuses a number that is smaller than
-// the largest it has seen.
+// holder's context, but a paused holder cannot check it. So every grant has a larger number than
+// all earlier grants, and the resource refuses a smaller number than the largest that it has seen.
 //
 //	lease, err := carts.Lock(ctx, "42")
 //	…
 //	err = store.Save(lease.Context(), cart, lease.Fence()) // refuses the number of an earlier holder
 //
-// The resource keeps a [Mark], and must do two things in one atomic step: compare, and write. For a
-// resource in Redis that step is in package redisfence, for a row or a transaction in SQL in
-// package sqlfence, and for one that lives in a process it is [Gate.Do].
+// The resource keeps a [Mark], and must compare and write in one atomic step. For a resource in
+// Redis that step is in package redisfence, for a row or a transaction in SQL in package sqlfence,
+// and for a resource in process memory it is [Gate.Do].
 //
 // # Over the wire
 //

@@ -10,7 +10,7 @@ import (
 type Token struct {
 	// Number grows with every exclusive grant of a key. It is positive.
 	Number int64
-	// Shared is set for a shared grant, which its number only identifies.
+	// Shared is set for a shared grant. Its number identifies the grant, and excludes no other.
 	Shared bool
 }
 
@@ -30,8 +30,8 @@ func (t Token) String() string {
 // ParseToken returns the token of a text that [Token.String] has written. A number has one
 // spelling, without a sign, a space or a leading zero, so that the text is unambiguous.
 //
-// An error matches [ErrInvalid]: the text is another one, or its number is not positive, or is too
-// large.
+// An error matches [ErrInvalid]: String never writes such a text, or its number is not positive or
+// too large.
 func ParseToken(text string) (Token, error) {
 	digits, shared := strings.CutSuffix(text, sharedSuffix)
 	number, err := strconv.ParseInt(digits, 10, 64)

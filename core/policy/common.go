@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// ScopeName is the instrumentation scope of the middleware's own telemetry. That of the mechanisms
-// is theirs.
+// ScopeName is the instrumentation scope of the middleware's own telemetry. Mechanisms have their
+// own scopes.
 const ScopeName = "github.com/lockkeeper/lockkeeper/core/policy"
 
 // Option is an option of the middleware of every policy and every framework.
@@ -22,28 +22,28 @@ type Option interface {
 	setting.RPCOption
 }
 
-// TelemetryOption is an option of the middleware of every policy and every framework, and of the
-// limits on what a client sends.
+// TelemetryOption is an option of the middleware of every policy and every framework, and of limits
+// in a client.
 type TelemetryOption interface {
 	Option
 	TransportOption
 }
 
-// ProblemTypes sets what the problem types of refusals begin with, in bodies, Link fields and
-// Denial.Type: the reason is appended. The application then has a page for each type, or one with a
-// section for each, which nethttp/problems can serve. Without it the types are links to this
-// module's own page.
+// ProblemTypes sets the base of the problem types of refusals, in bodies, Link fields and
+// Denial.Type: the reason is appended to it. The application then serves a page for each type, or
+// one with a section for each, which nethttp/problems can do. Without it the types are links to
+// this module's own page.
 //
 // The base is a URL or, in HTTP alone, a path that begins with a slash. It ends in a slash, or in
-// #, = or the like, behind which clients find the reason.
+// #, = or ?, followed by the reason.
 //
 // The types of draft-ietf-httpapi-ratelimit-headers (quota-exceeded, abnormal-usage-detected and
 // temporary-reduced-capacity) stay as they are, since clients recognise them. Such a refusal links
 // to the application's page with a Link field instead. In gRPC, where problems have no types, every
 // refusal has the URL of its page as Help (google.rpc).
 //
-// It panics if base is neither such a URL nor such a path, and New of gRPC's interceptors if it is
-// a path.
+// It panics if base is neither such a URL nor such a path. New of gRPC's interceptors panics if it
+// is a path.
 func ProblemTypes(base string) Option {
 	if err := checkBase(base); err != nil {
 		panic(fmt.Sprintf("policy: ProblemTypes: %v", err))
@@ -55,7 +55,7 @@ func checkBase(base string) error {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil:
-		return errors.New("the base cannot be parsed as a URL") // which may have a password, so it is not quoted
+		return errors.New("the base cannot be parsed as a URL") // the base may have a password, so it is not quoted
 	case u.User != nil:
 		return fmt.Errorf("%q shows a user name to every client", u.Redacted())
 	case strings.ContainsFunc(base, notInURL):
@@ -80,17 +80,25 @@ func notInURL(r rune) bool {
 	return r <= ' ' || r > '~' || strings.ContainsRune("\"<>\\^`{|}", r)
 }
 
-// Logger sets where a middleware logs what no answer shows: that requests pass without the store
-// ([FailOpen], [RunUnprotected]), that the application did not provide what requests are keyed by,
-// that idempotency is in a chain twice or behind a lock, and that a client could not tell other
-// processes to hold a key. Without it, or with nil, that is slog.Default() at the time when the
-// middleware is built.
+// Logger sets the logger for the events that no answer shows:
+//
+//   - requests pass without the store ([FailOpen], [RunUnprotected]);
+//   - the application did not provide the key of a request, or gave it a cost that its limits
+//     cannot charge;
+//   - the same middleware is in a chain twice, two guards are in one chain, or idempotency is
+//     behind a lock or a permit;
+//   - a handler leaves its answer to middleware outside, or an http.TimeoutHandler stands inside;
+//   - an answer is larger than its guard keeps;
+//   - in gin, errors that OnError would get; and
+//   - a client could not hold a key for other processes.
+//
+// Without it, or with nil, that is slog.Default() at the time when the middleware is built.
 func Logger(l *slog.Logger) TelemetryOption {
 	return setting.Func(func(s *setting.Settings) { s.Logger = l })
 }
 
-// MeterProvider sets where a middleware counts the requests that pass without the store, and those
-// that a [Shadow] would have denied. Without it, or with nil, that is the global provider.
+// MeterProvider sets the provider for the counts of requests that pass without the store, and of
+// requests that a [Shadow] would have denied. Without it, or with nil, that is the global provider.
 func MeterProvider(p metric.MeterProvider) TelemetryOption {
 	return setting.Func(func(s *setting.Settings) { s.Meter = p })
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// ErrNoKey is what a key function returns for a request that does not carry what it looks for. The
-// request is refused as the client's mistake (400, INVALID_ARGUMENT), whatever the store's state.
+// ErrNoKey is returned by a key function if the request does not carry the key. The request is
+// refused as the client's mistake (400, INVALID_ARGUMENT), whatever the store's state.
 var ErrNoKey = errors.New("policy: the request has no key")
 
-// ErrNotProvided is what a key function returns when the application did not provide what it looks
-// for, such as the user whom authentication should have put into the context: a mistake in the
-// wiring. The request is refused as the server's (500, INTERNAL), and the first of a middleware is
-// logged with the error's text, which should name what is missing.
+// ErrNotProvided is returned by a key function if the application did not provide the key, such as
+// the user whom authentication should have put into the context: a mistake in the wiring. The
+// request is refused as the server's mistake (500, INTERNAL). The first such request of a
+// middleware is logged with the error's text, which should name the missing value.
 var ErrNotProvided = errors.New("policy: the application did not provide the request's key")
 
 // Reason says why a request was refused. The set is closed.
@@ -25,23 +25,23 @@ type Reason string
 // The reasons, with the HTTP status of each.
 const (
 	QuotaExceeded       Reason = "quota-exceeded"             // 429: over the rate limit
-	KeyQuotaExceeded    Reason = "key-quota-exceeded"         // 429: the scope has as many idempotency keys as it may
-	AbnormalUsage       Reason = "abnormal-usage-detected"    // 429: the key is held, since it has exceeded its limits (Hold)
-	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: the store is unavailable, bodies take too much memory, or the server is full (Overload)
-	KeyMissing          Reason = "key-missing"                // 400: a required key, or what scopes it, is not there
-	KeyMalformed        Reason = "key-malformed"              // 400: a key that cannot be read, or is too long
+	KeyQuotaExceeded    Reason = "key-quota-exceeded"         // 429: the scope has its maximum of idempotency keys
+	AbnormalUsage       Reason = "abnormal-usage-detected"    // 429: the key is held after it exceeded its limits (Hold)
+	ReducedCapacity     Reason = "temporary-reduced-capacity" // 503: no store, no memory for bodies, or full (Overload)
+	KeyMissing          Reason = "key-missing"                // 400: a required key, or its scope, is missing
+	KeyMalformed        Reason = "key-malformed"              // 400: the key cannot be read, or is too long
 	KeyReused           Reason = "key-reused"                 // 422: the key belongs to another request
 	InFlight            Reason = "in-flight"                  // 409: a request with the same key is running
 	ResponseNotRetained Reason = "response-not-retained"      // 409: it ran, and its answer was not kept
-	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run, and its outcome is unknown
+	OutcomeUnknown      Reason = "outcome-unknown"            // 409: it may have run, with an unknown outcome
 	Locked              Reason = "locked"                     // 409: requests of the same key run one at a time
-	TooManyAtOnce       Reason = "too-many-at-once"           // 429: as many as may run at a time are running, or their bodies take too much memory
+	TooManyAtOnce       Reason = "too-many-at-once"           // 429: too many requests run, or keep bodies in memory
 	BodyTooLarge        Reason = "body-too-large"             // 413: the request's body cannot be fingerprinted
 	BodyUnreadable      Reason = "body-unreadable"            // 400: the request's body broke off, or has no fingerprint
 	InternalError       Reason = "internal-error"             // 500: a key function failed
 	StreamRefused       Reason = "stream-refused"             // gRPC only: a stream cannot be replayed
-	FenceMissing        Reason = "fence-missing"              // 428: the fence of a lock is required, and not there
-	StaleFence          Reason = "stale-fence"                // 412: others have had the lock since
+	FenceMissing        Reason = "fence-missing"              // 428: the required fence of a lock is missing
+	StaleFence          Reason = "stale-fence"                // 412: another holder has had the lock since
 )
 
 const (
@@ -74,29 +74,32 @@ var reasons = map[Reason]struct {
 	StaleFence:          {http.StatusPreconditionFailed, ownProblems, "The request is of an earlier holder of the lock"},
 }
 
-// Denial is a refusal, as OnDeny's function gets it. The hook writes an answer of its own; the
-// header fields that belong to the refusal (Retry-After, RateLimit, Link) are set already.
+// Denial is a refusal, as the function of OnDeny gets it. That function writes its own answer; the
+// header fields of the refusal (Retry-After, RateLimit, Link) are set already.
 type Denial struct {
 	Reason Reason
 	// Detail is a sentence for the client, or empty.
 	Detail string
-	// RetryAfter is when to try again; zero if that would not help.
+	// RetryAfter is the time after which to try again; zero if that would not help.
 	RetryAfter time.Duration
-	// ViolatedPolicies names the limits that denied the request, if Reason is QuotaExceeded, the
-	// limiter that holds the key, if it is AbnormalUsage, or the guard whose scope has as many records
-	// as it may have (guard.WithMaxPerScope), if it is KeyQuotaExceeded.
+	// ViolatedPolicies has, depending on Reason,
+	//
+	//   - the names of the limits that denied the request, for QuotaExceeded;
+	//   - the limiter that holds the key, for AbnormalUsage; or
+	//   - the guard whose scope has its maximum of records (guard.WithMaxPerScope), for
+	//     KeyQuotaExceeded.
 	ViolatedPolicies []string
-	// Limit is the one of them that makes the request wait longest, as it stands: its name,
-	// capacity and window, what remains, and when it is full again. It is zero if Reason is not
+	// Limit is the state of the violated limit that makes the request wait longest: its name, capacity
+	// and window, the remaining tokens, and when it is full again. It is zero if Reason is not
 	// QuotaExceeded.
 	Limit tokenbucket.LimitState
-	// OriginalStatus is that of the answer that was not kept, if Reason is ResponseNotRetained: an
-	// HTTP status, or in gRPC a status code.
+	// OriginalStatus is the status of an answer that was not kept, if Reason is ResponseNotRetained:
+	// an HTTP status, or in gRPC a status code.
 	OriginalStatus int
-	// Operation is the ID of the operation, if Reason is InFlight or OutcomeUnknown: by it support
-	// finds the operation (guard.Guard's InspectID, and logs). It reveals nothing that users sent.
+	// Operation is the ID of the operation, if Reason is InFlight or OutcomeUnknown. Support finds the
+	// operation by it (guard.Guard's InspectID, and logs). It reveals nothing that users sent.
 	Operation string
-	// TypeBase is what [ProblemTypes] was given, or empty.
+	// TypeBase is the base of [ProblemTypes], or empty.
 	TypeBase string
 	// Err is the error behind the refusal, or nil. It is for logs; never show it to a client.
 	Err error
@@ -114,8 +117,8 @@ func (d Denial) Type() string {
 	return base + string(d.Reason)
 }
 
-// Page is where the type is explained to people: Type, or, if that is one of a standard and there
-// is [ProblemTypes], the application's own page.
+// Page is the page that explains the type to people: Type, or the application's own page if there
+// is [ProblemTypes], also for a standard type.
 func (d Denial) Page() string {
 	if d.TypeBase == "" {
 		return d.Type()
@@ -123,7 +126,7 @@ func (d Denial) Page() string {
 	return d.TypeBase + string(d.Reason)
 }
 
-// Title says in a few words what the reason is; it is the same for all denials of that reason.
+// Title describes the reason in a few words. It is the same for all denials of that reason.
 func (d Denial) Title() string { return reasons[d.Reason].title }
 
 // MarshalJSON returns the denial as a problem of type application/problem+json (RFC 9457).

@@ -10,15 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// ErrMaxRun is the cause ([context.Cause]) with which the context of a guarded handler ends that
-// ran for longer than [MaxRun].
+// ErrMaxRun is the cause ([context.Cause]) of the end of a guarded handler's context after
+// [MaxRun].
 var ErrMaxRun = errors.New("policy: the handler ran for longer than MaxRun")
 
 // MaxRun bounds the life of a guarded handler's context: 5 minutes if not set. A client that leaves
-// does not end that context, so without a bound nothing would. When the time is over the context
-// ends with the cause [ErrMaxRun], and what the handler then answers is kept or released as ever:
-// it is the handler that ends its work. A deadline of the request's own, if it is earlier, counts.
-// It panics if d is less than a millisecond.
+// does not end that context, so it needs a bound. After that time the context ends with the cause
+// [ErrMaxRun]. The handler then ends its work; its answer is kept or released as any other. An
+// earlier deadline of the request itself counts. MaxRun panics if d is less than a millisecond.
 func MaxRun(d time.Duration) GuardOption {
 	if d < minWait {
 		panic(fmt.Sprintf("policy: MaxRun: %v is less than %v", d, minWait))
@@ -28,8 +27,8 @@ func MaxRun(d time.Duration) GuardOption {
 
 // Retention sets how long the records of a route are kept after their last change, instead of
 // guard.WithRetention: 1 s to 366 days. After it, the same key is a new operation. The handler can
-// set it for its answer: see Keep and Forget of guard.Attempt. It panics if d is out of that range,
-// and New if it is less than the guard's lease.
+// set it for its answer: see Keep and Forget of guard.Attempt. Retention panics if d is out of that
+// range, and New if d is less than the guard's lease.
 func Retention(d time.Duration) GuardOption {
 	if d < time.Second || d > 366*24*time.Hour {
 		panic(fmt.Sprintf("policy: Retention: %v is not between 1s and 366 days", d))
@@ -37,18 +36,18 @@ func Retention(d time.Duration) GuardOption {
 	return setting.Func(func(s *setting.Settings) { s.Retention = d })
 }
 
-// KeepHeaders keeps, of the header fields and trailers of an answer, these alone and what a replay
-// needs: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Without it all are
-// kept but Set-Cookie, Date and what belongs to a connection, which never are. It panics without
-// any name, and on a value that is no field name, and New on one that is never kept.
+// KeepHeaders keeps only these header fields and trailers of an answer, and those that a replay
+// needs: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Set-Cookie, Date and
+// the fields of a connection are never kept; without KeepHeaders all others are. It panics without
+// any name, and on an invalid field name; New panics on a name that is never kept.
 func KeepHeaders(names ...string) IdempotencyOption {
 	kept := fieldNames("KeepHeaders", names)
 	return setting.Func(func(s *setting.Settings) { s.KeepFields = kept })
 }
 
-// DropHeaders does not keep these header fields and trailers of an answer, such as those with
-// personal data: the first answer has them, and replays do not. It applies to what [KeepHeaders]
-// keeps, too. It panics without any name, and on a value that is no field name.
+// DropHeaders does not keep these header fields and trailers of an answer, such as personal data:
+// the first answer has them, and replays do not. It also applies to the fields of [KeepHeaders]. It
+// panics without any name, and on an invalid field name.
 func DropHeaders(names ...string) IdempotencyOption {
 	dropped := fieldNames("DropHeaders", names)
 	return setting.Func(func(s *setting.Settings) { s.DropFields = dropped })
@@ -69,7 +68,8 @@ func fieldNames(option string, names []string) map[string]bool {
 	return set
 }
 
-// StatusOption is an option of the middleware whose answers can say what did not go as it should.
+// StatusOption is an option of the middleware whose answers can report an exception: a bypass, or
+// an unconfirmed record.
 type StatusOption interface {
 	GuardOption
 	RateLimitOption
@@ -77,11 +77,11 @@ type StatusOption interface {
 }
 
 // StatusHeaders adds "RateLimit-Status: bypassed" to the answer to a request that [FailOpen] let
-// pass. (That a guard, a lock, a permit or a fence was bypassed is always on the answer.) It adds
-// "Idempotency-Status: unconfirmed" to an answer if the store did not confirm that it is recorded:
-// the operation ran, and a repeat may be refused, or run again where the guard allows re-runs,
-// until the record is made in the background. In gRPC it is header metadata. An answer whose header
-// has been sent, as that of a stream, cannot carry it.
+// pass. (The bypass of a guard, a lock, a permit or a fence is always on the answer.) It adds
+// "Idempotency-Status: unconfirmed" to an answer if the store did not confirm its record: the
+// operation ran, and a repeat may be refused, or run again where the guard allows re-runs, until
+// the record is made in the background. In gRPC it is header metadata. An answer whose header has
+// been sent, such as a stream's, cannot carry it.
 func StatusHeaders() StatusOption {
 	return setting.Func(func(s *setting.Settings) { s.StatusHeaders = true })
 }

@@ -14,27 +14,26 @@ import (
 	"unicode/utf8"
 )
 
-// JSONFingerprint compares JSON bodies by what they say, and only their fields that are named; all of
-// them if none is. It is a [Fingerprint]. Bodies are equal whatever the order of their members, their
-// whitespace and their escapes are. Numbers are equal if their values are, of any size: 1, 1.0 and
-// 1e0 are one, and 9007199254740992 and 9007199254740993 are two. A field that is missing, null or
-// empty is three, and so are 1, "1" and [1].
+// JSONFingerprint compares JSON bodies by their content, and only the named fields; all fields if
+// none is named. It is a [Fingerprint]. The order of members, whitespace and escapes do not matter.
+// Numbers are equal if their values are, of any size: 1, 1.0 and 1e0 are equal; 9007199254740992
+// and 9007199254740993 are not. A missing, a null and an empty field are different, and so are 1,
+// "1" and [1].
 //
-// A field is the name of a member of the body, or of one of its objects behind the names of those,
-// with dots between them: account.iban. So a name that has a dot itself cannot be given; that of the
-// object around it can. Where something else than an object is in the place of one, such as an array,
-// all of it counts. Names match as in encoding/json, in any case, but bodies with "iban" and with
-// "IBAN" differ.
+// A field is the name of a member of the body, or the path to a member of a nested object, with
+// dots between the names: account.iban. So a name with a dot cannot be given, but the object around
+// it can. If the place of an object has another value, such as an array, all of it is compared.
+// Names match as in encoding/json, in any case, but bodies with "iban" and with "IBAN" differ.
 //
-// A body in which an object has two members of one name is refused with status 400, wherever it is,
-// since its readers differ in which of them counts; likewise one with two members that match a
-// field. A body is compared by all of its bytes if it is no JSON, is nested more deeply than 100
-// levels, or has half of a surrogate pair, or a number with an exponent of more than 18 digits.
+// A body is refused with status 400 if one of its objects has two members of one name, since
+// readers differ in which of them counts, or two members that match one field. All bytes of a body
+// are compared if it is not JSON, if it is nested more deeply than 100 levels, or if it has half of
+// a surrogate pair, or a number with an exponent of more than 18 digits.
 //
-// Another set of fields makes other fingerprints: a repeat of a request that was made before the
-// change is refused with [KeyReused].
+// Another set of fields makes other fingerprints: a request from before the change is refused with
+// [KeyReused] when it is repeated after it.
 //
-// JSONFingerprint panics on a field that has an empty name or is no UTF-8, and New if there is
+// JSONFingerprint panics on a field that has an empty name or is not UTF-8. New panics if there is
 // [KeyAlone] as well. With Fingerprint, the later one counts.
 func JSONFingerprint(fields ...string) IdempotencyOption {
 	var want *wanted
@@ -51,7 +50,7 @@ func JSONFingerprint(fields ...string) IdempotencyOption {
 	return Fingerprint(func(_ *http.Request, body []byte) ([]byte, error) { return jsonFingerprint(body, want) })
 }
 
-// wanted are the members of an object that are compared. A nil one is all of them.
+// wanted lists the members of an object that are compared; nil stands for all of them.
 type wanted struct {
 	names   []string
 	members []*wanted
@@ -75,7 +74,8 @@ func (w *wanted) index(name string) int {
 	return slices.IndexFunc(w.names, func(n string) bool { return strings.EqualFold(n, name) })
 }
 
-// of returns what is compared of a member, if anything is. found are the wanted ones before it.
+// of returns the compared part of a member, and whether it is compared. found has the earlier
+// wanted members of the object.
 func (w *wanted) of(name string, found []bool) (part *wanted, compared bool, err error) {
 	if w == nil {
 		return nil, true, nil
@@ -114,11 +114,11 @@ func jsonFingerprint(body []byte, want *wanted) ([]byte, error) {
 	return append(f.form, 'j'), err
 }
 
-// jsonForm makes the canonical form of a valid JSON text. Each value is a letter and what follows it,
-// whose end is found without what comes next; so different values have different forms:
+// jsonForm makes the canonical form of a valid JSON text. Each value is a letter and its content,
+// whose end does not depend on the following text; so different values have different forms:
 //
 //	null, true, false   n, t, f
-//	number              0, and the length of what follows: sign, digits without zeros at the ends,
+//	number              0, and the length of the rest: sign, digits without zeros at the ends,
 //	                    and E with an exponent that is not zero
 //	string              s, its length and itself
 //	array               [, the values, ]
@@ -128,7 +128,7 @@ type jsonForm struct {
 	form []byte
 }
 
-// value adds the next value, and removes it from the text. want are its members that are compared.
+// value adds the next value, and removes it from the text. want are its compared members.
 func (f *jsonForm) value(want *wanted, depth int) error {
 	switch c := f.next(); c {
 	case '{', '[':
@@ -185,7 +185,7 @@ func (f *jsonForm) add(letter byte, text []byte) {
 	f.form = append(f.form, text...)
 }
 
-// string removes the next string, and returns what it says.
+// string removes the next string, and returns its content without escapes.
 func (f *jsonForm) string() ([]byte, error) {
 	escaped, end := false, 1
 	for ; f.text[end] != '"'; end++ {
@@ -204,7 +204,7 @@ func (f *jsonForm) string() ([]byte, error) {
 		return nil, errNoForm
 	}
 	if strings.ContainsRune(s, utf8.RuneError) && bytes.Contains(bytes.ToLower(quoted), []byte(`\ud`)) {
-		return nil, errNoForm // which may stand for half of a surrogate pair
+		return nil, errNoForm // possibly from half of a surrogate pair
 	}
 	return []byte(s), nil
 }
@@ -269,7 +269,7 @@ func (f *jsonForm) member(want *wanted, found []bool, depth int) (m member, err 
 }
 
 // digest replaces the members of an object, which are all of the form from start on, by a digest of
-// those that are compared. So the form of what is in many objects is not copied for each of them.
+// the compared ones. So the form of a nested value is not copied once for every object around it.
 func (f *jsonForm) digest(start int, members []member) error {
 	name := func(m member) []byte { return f.form[m.start:m.value] }
 	slices.SortFunc(members, func(a, b member) int { return bytes.Compare(name(a), name(b)) })

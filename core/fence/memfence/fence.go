@@ -53,7 +53,7 @@ type config struct {
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithMaxMarks sets the maximum number of marks: 1,048,576 by default. A mark takes up to 90 bytes
-// and those of its key.
+// plus its key.
 func WithMaxMarks(n int) Option { return func(c *config) { c.maxMarks = n } }
 
 // New returns a fence without marks. It returns an error for an option out of its range.
@@ -73,8 +73,8 @@ func New(opts ...Option) (*Fence, error) {
 // when the caller acts on it: a [fence.Gate] delays that one until the caller has written.
 //
 // An error matches [fence.ErrStale] or [fence.ErrInvalid]; [fence.ErrInvalidKey] for a key that is
-// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a key without a
-// mark when there is no room for one; or is the context's.
+// empty or longer than 1,024 bytes; store.ErrFull, and so store.ErrUnavailable, for a new key if
+// there is no room for its mark; or is the context's.
 func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 	if err := naming.CheckKey(key); err != nil {
 		return fmt.Errorf("%w: %w", fence.ErrInvalidKey, err)

@@ -33,9 +33,9 @@ var checkSource string
 
 var check = redis.NewScript(checkSource)
 
-// ErrInvalidKey is matched by the error of a call whose key is empty, or has braces with which no
-// second key can be in the same slot of a Cluster: a "}" outside of a hash tag. Nothing was sent.
-// It is [fence.ErrInvalidKey].
+// ErrInvalidKey is matched by the error of a call whose key is empty or has a "}" outside of a hash
+// tag, with which no second key can be in the same slot of a Cluster. Nothing was sent. It is
+// [fence.ErrInvalidKey].
 var ErrInvalidKey = fence.ErrInvalidKey
 
 // Fence keeps a mark for each key, in Redis 6.2 or later or in a Cluster. All methods may be called
@@ -121,9 +121,8 @@ func (f *Fence) Check(ctx context.Context, key string, t fence.Token) error {
 // Set makes value the string under key if the token passes, in one step with its mark. The value
 // expires after ttl, in whole milliseconds, rounded up; never if it is 0.
 //
-// Errors are those of Check, or an error for a negative ttl. Except in an outage, nothing was
-// written then. Writes with the same token are from the same holder, which has to keep them in
-// order.
+// Its errors are Check's, or an error for a negative ttl. Except in an outage, nothing was written
+// then. Writes with the same token are from the same holder, which has to keep them in order.
 func (f *Fence) Set(ctx context.Context, key string, value []byte, ttl time.Duration, t fence.Token) error {
 	mark, err := f.markKey(key)
 	if err != nil {
@@ -166,8 +165,8 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// markKey returns the key of a key's mark, in the same slot: that of its hash tag, or of the whole
-// key.
+// markKey returns the key of the mark of a key, in the same slot. The slot is of the key's hash
+// tag, or of the whole key.
 func (f *Fence) markKey(key string) (string, error) {
 	if key == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidKey)

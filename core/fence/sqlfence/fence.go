@@ -1,5 +1,5 @@
-// Package sqlfence refuses stale tokens for data in an SQL database. It has two functions for a
-// form of statement, for any driver of database/sql; placeholders are the driver's own.
+// Package sqlfence refuses stale tokens for data in an SQL database. Its functions work with any
+// driver of database/sql; placeholders are the driver's own.
 //
 // # One row
 //
@@ -37,7 +37,7 @@
 //
 // # MySQL
 //
-// MySQL counts a row that an UPDATE leaves as it was as not affected, and the second write of one
+// MySQL counts a row that an UPDATE does not change as not affected, so the second write of a
 // holder would look stale: set clientFoundRows=true in the DSN. Its upsert cannot compare: create
 // the row of the mark with INSERT IGNORE and the number 0, and raise it with an UPDATE as above.
 package sqlfence
