@@ -13,7 +13,7 @@ import (
 // maxRetryAfter bounds the estimate from an average and a long queue.
 const maxRetryAfter = time.Hour
 
-// minSpread is the least over which the retries of those spread that a full server has refused.
+// minSpread is the least time over which a full server spreads the retries of refused requests.
 const minSpread = 3 * time.Second
 
 // NewConcurrency returns a Hold that limits the running requests of a key. It panics, as
@@ -79,7 +79,7 @@ func (h permitHeld) end(context.Context) error {
 	return err
 }
 
-// overdue returns why others may have had the permit while the handler ran; nil if they had not.
+// overdue returns the reason why others may have had the permit while the handler ran, or nil.
 func (h permitHeld) overdue() error {
 	ctx := h.Context()
 	if ctx.Err() == nil {

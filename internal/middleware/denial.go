@@ -1,6 +1,6 @@
-// Package middleware is the part of each policy's middleware that no protocol and no framework
-// changes: it calls the mechanism, waits, runs the handler or refuses, and decides what the client
-// gets and what is logged. Protocols write that into an answer.
+// Package middleware is the part of each policy's middleware that is common to all protocols and
+// frameworks: it calls the mechanism, waits, runs the handler or refuses, and decides the content
+// of the answer and of the log. Protocols write the answer.
 package middleware
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// storeRetry is when to come back after the store was not there: breakers close within it.
+// storeRetry is the delay after a request that the store did not decide: breakers close within it.
 const storeRetry = time.Second
 
 // unavailable is the denial for a store that did not answer.
@@ -23,17 +23,17 @@ func unavailable(err error) policy.Denial {
 	return policy.Denial{Reason: policy.ReducedCapacity, RetryAfter: storeRetry, Err: err}
 }
 
-// errEnded is the cause if the context that ended is one of middleware behind the guard.
+// errEnded is the cause if the ended context is of middleware behind the guard.
 var errEnded = errors.New("what the handler needed has ended")
 
-// giveUp ends an exchange whose handler has not answered, although its context is over, with this
-// cause. A guard outside of the same request learns of it, and answers: its attempt has no known outcome
-// either.
+// giveUp ends an exchange whose handler has not answered before its context ended, with this cause.
+// If there is a guard outside of the same request, giveUp only tells it: the guard answers, since
+// its attempt has no known outcome either.
 func giveUp(request context.Context, id RequestID, x interface{ GiveUp(policy.Denial) }, cause error) {
 	if noteEnd(request, id) {
 		return
 	}
-	if errors.Is(request.Err(), context.Canceled) { // most likely the client has left: that is no failure
+	if errors.Is(request.Err(), context.Canceled) { // most likely the client has left, which is no failure
 		x.GiveUp(unavailable(nil))
 		return
 	}
@@ -42,7 +42,8 @@ func giveUp(request context.Context, id RequestID, x interface{ GiveUp(policy.De
 	x.GiveUp(d)
 }
 
-// noteEnd tells the guard outside of the same request, if there is one, that a handler's context has ended.
+// noteEnd notes the end of a handler's context for the guard outside of the same request. It
+// reports whether there is one.
 func noteEnd(request context.Context, id RequestID) bool {
 	if !guarded(request, id) {
 		return false
@@ -57,22 +58,22 @@ func spread(after, most time.Duration) time.Duration {
 	return time.Duration(seconds+rand.Int64N(int64(most/time.Second)+1)) * time.Second
 }
 
-// deny refuses a request with this context. If the server has failed, its span says so.
+// deny refuses a request with this context. A failure of the server is recorded in the span.
 func deny(ctx context.Context, x interface{ Deny(policy.Denial) }, d policy.Denial) {
 	Fail(ctx, d)
 	x.Deny(d)
 }
 
-// Fail records in the current span that a request was refused because of a failure on the server's
-// side, if it was.
+// Fail records in the current span that a request was refused because of a failure of the server.
+// It does nothing for other denials.
 func Fail(ctx context.Context, d policy.Denial) {
 	if IsFailure(d) {
 		telemetry.Fail(ctx, d.Err)
 	}
 }
 
-// IsFailure reports whether a denial is because of a failure on the server's side. That it is full
-// (policy.Overload) is none.
+// IsFailure reports whether a denial is due to a failure of the server. A full server
+// (policy.Overload) is no failure.
 func IsFailure(d policy.Denial) bool {
 	return d.Err != nil && d.Status() >= 500 && !errors.Is(d.Err, semaphore.ErrNotAcquired)
 }

@@ -65,9 +65,9 @@ func (locks) refusal(err error, typical time.Duration) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// untilFree is when the lock may be free. Its lease says little of that: it is long, and a holder
-// that lives renews it. So this is the recent duration of handlers, for the holder and each waiter.
-// The lease is the upper bound, after which a holder that died is gone.
+// untilFree estimates when the lock is free: after the recent duration of handlers, for the holder
+// and each waiter. The lease is only the upper bound, after which a dead holder's lock is free,
+// since it is long and renewed.
 func untilFree(others *lock.HeldError, typical time.Duration) time.Duration {
 	after := typical * time.Duration(others.Waiting+1)
 	if others.Remaining > 0 {

@@ -24,8 +24,8 @@ type Fence struct {
 	allowUnfenced bool
 }
 
-// NewFence returns what refuses by a checker. It panics, as the New of package fenced, if that is
-// nil: an interface lets a pointer through that is.
+// NewFence returns a Fence with this checker. It panics, as the New of package fenced, if that is
+// nil or a nil pointer.
 func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	if naming.IsNil(c) {
 		panic("fenced: New: nil checker")
@@ -33,16 +33,17 @@ func NewFence(c fence.Checker, s setting.Settings) *Fence {
 	return &Fence{newWatch(s, "fence", ""), c, s.AllowUnfenced}
 }
 
-// Passage is how a request passes.
+// Passage describes a request that passes.
 type Passage struct {
-	// Context is the handler's. It has the token that the request came with, if it came with one.
+	// Context is the handler's. It has the token of the request, if there is one.
 	Context context.Context
-	// Bypassed is why the token could not be checked; nil if it was, or if there is none.
+	// Bypassed is the error that prevented the check of the token; nil if it was checked, or if there
+	// is none.
 	Bypassed error
 }
 
-// Check decides about a request with these values of the fence's header field. It returns how the
-// request passes, or why it does not.
+// Check decides about a request with these values of the fence's header field. It returns its
+// passage or its denial.
 func (m *Fence) Check(ctx context.Context, values []string, key func() (string, error)) (passage Passage, denial *policy.Denial) {
 	defer func() {
 		if denial != nil {

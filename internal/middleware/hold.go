@@ -12,16 +12,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/ewma"
 )
 
-// Hold has a request hold something of its key while its handler runs: a lock, or a permit.
+// Hold makes a request hold its key while its handler runs: a lock, or a permit.
 type Hold struct {
 	*Watch
 	Package   string // of the middleware
-	Status    string // the header field of an answer that ran without
+	Status    string // the header field of an answer that bypassed the mechanism
 	mechanism mechanism
 	counts    bool   // a request that holds twice counts twice, and may wait for itself
-	kind      string // of the mechanism, and its name
+	kind      string // of the mechanism, for logs
 	name      string
-	wait      time.Duration // for how long a request waits; zero refuses it at once
+	wait      time.Duration // how long a request waits; zero refuses it at once
 	typical   ewma.Duration
 }
 
@@ -32,7 +32,7 @@ type mechanism interface {
 	// await waits until the context ends; others is as in try, whose error it gets.
 	await(ctx context.Context, key string, tried error) (h held, others bool, err error)
 	// refusal returns the denial for an error of the mechanism; typical is the recent duration of a
-	// hold. It is false for an error of the store's, or the server's.
+	// hold. It returns false for an error of the store, or of the server.
 	refusal(err error, typical time.Duration) (policy.Denial, bool)
 }
 
@@ -40,14 +40,14 @@ type mechanism interface {
 type held interface {
 	// Context ends with the hold.
 	Context() context.Context
-	// end releases it when the handler has returned, unless the handler did. An error means that
+	// end releases it when the handler has returned, unless the handler did so. An error means that
 	// others may have held the key before that.
 	end(ctx context.Context) error
 	// discard releases it when no handler has run.
 	discard(ctx context.Context)
 }
 
-// Exchange is a request and its answer in a framework's hands.
+// Exchange is a request and its answer, as a framework implements them.
 type Exchange interface {
 	// Mark returns the exchange's mark, with the request's ID.
 	Mark() *Mark
@@ -55,9 +55,9 @@ type Exchange interface {
 	Key() (string, error)
 	// Run calls the handler with this context, and reports whether it has answered.
 	Run(ctx context.Context) (answered bool)
-	// GiveUp answers for a handler that has not, although its context is over.
+	// GiveUp answers for a handler that did not before its context ended.
 	GiveUp(policy.Denial)
-	// Waits is called before the request waits, until its client leaves or its turn comes.
+	// Waits is called before the request waits for its turn, or for its client to leave.
 	Waits()
 	// Bypass calls the handler as if there were no middleware, and marks the answer as bypassed.
 	Bypass()
@@ -67,7 +67,7 @@ type Exchange interface {
 	Report(error)
 }
 
-// Serve answers a request with this context: it runs it when it holds what it needs, or denies it.
+// Serve answers a request with this context: it runs it while it holds its key, or denies it.
 func (m *Hold) Serve(ctx context.Context, x Exchange) {
 	key, err := x.Key()
 	if err != nil || key == "" {
@@ -94,11 +94,10 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 	}
 }
 
-// acquire returns the hold of a request's key, and what to call when the request is answered.
+// acquire returns the hold of a request's key, and a function to call when the request is answered.
 //
-// It asks without waiting first. So the time that a request may wait is spent in the queue alone,
-// and does not cut short the store's own deadline: a store that is silent is an outage, and not
-// something that others have.
+// It tries without waiting first. So the wait applies to the queue alone, and does not cut short
+// the store's own timeout: a store that does not reply is an outage, and not a held key.
 //
 // A client that leaves ends the wait, also behind a guard, and no handler runs.
 func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, context.CancelFunc, error) {
@@ -108,7 +107,7 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 	}
 
 	x.Waits()
-	// The hold's context derives from this one, so it may not have a deadline.
+	// The hold's context derives from this one, which so must not have a deadline.
 	ctx, cancel := context.WithCancel(request)
 	stays := context.AfterFunc(guard.ClientContext(request), cancel)
 	timer := time.AfterFunc(m.wait, cancel)
@@ -117,7 +116,7 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 	switch {
 	case waitErr == nil && inTime && stayed:
 		return h, cancel, nil
-	case waitErr == nil: // its turn came at the moment when the time was up, or the client left
+	case waitErr == nil: // its turn came as the time was up, or as the client left
 		h.discard(ctx)
 	case ctx.Err() == nil, others:
 		err = waitErr

@@ -24,7 +24,7 @@ type Idempotency struct {
 	order      *order
 	maxRun     time.Duration
 	kept       time.Duration // retention of records; zero for the guard's
-	wait       time.Duration // of a request whose twin runs; zero refuses it at once
+	wait       time.Duration // for the answer to the request's twin; zero refuses at once
 	maxWaiting int
 	window     time.Duration // of requests without a key; zero does not guard them
 }
@@ -61,42 +61,41 @@ const withoutKey = "\x00dedupe "
 // Guards reports whether a request with this key is guarded.
 func (m *Idempotency) Guards(key string) bool { return key != "" || m.window > 0 }
 
-// Operation returns the operation of a guarded request: that of its key or, if it is empty, that of
-// its fingerprint.
+// Operation returns the operation of a guarded request, by its key or, if that is empty, by its
+// fingerprint.
 func (m *Idempotency) Operation(scope, key string, fingerprint []byte) guard.Operation {
 	op := guard.Operation{Scope: scope, Key: key, Fingerprint: fingerprint, Wait: m.wait, MaxWaiting: m.maxWaiting}
 	if key == "" {
 		sum := sha256.Sum256(fingerprint)
 		op.Key = withoutKey + base64.RawURLEncoding.EncodeToString(sum[:])
 		op.Wait = cmp.Or(m.wait, dedupeWait)
-		op.Retention = max(m.window, m.Guard.TTL()) // should the process die
+		op.Retention = max(m.window, m.Guard.TTL()) // in case the process dies
 	}
 	return op
 }
 
-// GuardedExchange is a guarded request, and its answer, in a protocol's hands.
+// GuardedExchange is a guarded request and its answer, as a protocol implements them.
 type GuardedExchange interface {
 	// Mark returns the exchange's mark, with the request's ID.
 	Mark() *Mark
 	// Run calls the handler with the attempt's context, and returns its outcome.
 	Run(ctx context.Context) Outcome
-	// Replay answers with the kept answer. An error means that it cannot be read, and nothing was
-	// answered.
+	// Replay answers with the kept answer. An error means that the answer cannot be read, and that
+	// nothing was sent.
 	Replay(*guard.Result) error
 	// Bypass calls the handler as if there were no middleware, and marks the answer as bypassed.
 	Bypass()
 	// Deny ends the exchange with a denial.
 	Deny(policy.Denial)
-	// GiveUp answers for a handler that has not, although its context is over: its outcome is not known.
+	// GiveUp answers for a handler that did not before its context ended: its outcome is not known.
 	GiveUp(policy.Denial)
-	// Unconfirmed is called before the answer that Run made is sent, if the store did not confirm
-	// that it is recorded.
+	// Unconfirmed is called before the answer of Run is sent, if the store did not confirm its record.
 	Unconfirmed()
 	// Report reports an error that does not change the answer.
 	Report(error)
 }
 
-// Outcome is how a handler ended.
+// Outcome is the outcome of a handler.
 type Outcome struct {
 	Ending Ending
 	Status int
@@ -104,16 +103,16 @@ type Outcome struct {
 	Data []byte
 }
 
-// Ending is whether a repeat gets the same answer. The table is in docs/idempotency.md.
+// Ending decides whether a repeat gets the same answer. The table is in docs/idempotency.md.
 type Ending int
 
 // The endings of handlers.
 const (
 	Final   Ending = iota // the answer is kept
 	Refused               // the answer says that nothing was done: it is released
-	Failed                // it may be another the next time: it is released if the attempt had no effects
-	Silent                // nothing was answered: that is an answer, unless the handler's context is over
-	Outside               // what is outside the guard makes an answer, which is not known here
+	Failed                // the next attempt may end otherwise: it is released if this one had no effects
+	Silent                // there is no answer: that counts as one unless the handler's context has ended
+	Outside               // middleware outside the guard makes an answer, which is not known here
 )
 
 // Serve answers a request with this context: it runs it, replays it or denies it.
@@ -123,8 +122,8 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 		deny(request, x, *d)
 		return
 	}
-	// A client that leaves changes nothing once the handler runs: whether it is there for the
-	// answer or comes back for it, the operation runs to its end. It ends the wait for a twin.
+	// A client that leaves changes nothing once the handler runs: the operation runs to its end, and
+	// the client may come back for the answer. It only ends the wait for a twin.
 	ctx, release := clientctx.Detach(request)
 	defer release()
 	attempt, result, err := m.Guard.Begin(ctx, op)
@@ -138,7 +137,7 @@ func (m *Idempotency) Serve(request context.Context, op guard.Operation, x Guard
 		}
 	case err == nil:
 		m.run(request, x, op, attempt)
-	case !errors.Is(err, store.ErrClosed) && m.Passes(ctx, err): // the process ends: that is no outage
+	case !errors.Is(err, store.ErrClosed) && m.Passes(ctx, err): // the process ends, which is no outage
 		x.Report(err)
 		x.Bypass()
 	default:
@@ -165,7 +164,7 @@ func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.O
 	returned = true
 	switch {
 	case outcome.Ending == Silent && (Over(noted) || request.Err() != nil):
-		m.report(x, m.settlePanic(noted, attempt)) // it has given up, and has not said so
+		m.report(x, m.settlePanic(noted, attempt)) // it has given up silently
 		giveUp(request, mark.ID, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
 	case outcome.Ending == Outside:
 		m.AnsweredOutside(noted)
@@ -202,7 +201,8 @@ func (m *Idempotency) keeps(e Ending, attempt *guard.Attempt) bool {
 	return e != Refused && (e != Failed || !m.mayRerun(attempt))
 }
 
-// report reports an answer that could not be recorded. It is sent all the same.
+// report reports the error of an answer that could not be recorded. The answer is sent all the
+// same.
 func (m *Idempotency) report(x GuardedExchange, err error) {
 	if err != nil && !errors.Is(err, guard.ErrSettled) { // the handler may settle the attempt itself
 		x.Report(err)

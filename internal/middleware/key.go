@@ -19,12 +19,12 @@ const (
 )
 
 // IdempotencyKey returns the key in the values of a request's Idempotency-Key field
-// (draft-ietf-httpapi-idempotency-key-header), or the denial of a request without a proper one. It
-// returns neither for a request that has none, and needs none.
+// (draft-ietf-httpapi-idempotency-key-header), or a denial if it is missing or malformed. It
+// returns neither if there is no key and none is required.
 //
 // The field is a structured-field String, so a key is quoted; most clients send it bare, which
-// spells the same key. A bare key has no space, quote or comma: a comma is how proxies join two
-// fields into one.
+// spells the same key. A bare key has no space, quote or comma, since proxies join two fields into
+// one with a comma.
 func IdempotencyKey(values []string, required bool) (string, *policy.Denial) {
 	switch {
 	case len(values) == 0 && required:
@@ -55,8 +55,7 @@ func IdempotencyKey(values []string, required bool) (string, *policy.Denial) {
 	return CheckIdempotencyKey(key)
 }
 
-// CheckIdempotencyKey returns a key that did not come in a field, or the denial of a request with
-// an improper one.
+// CheckIdempotencyKey returns a key that did not come in a field, or a denial if it is malformed.
 func CheckIdempotencyKey(key string) (string, *policy.Denial) {
 	if key == "" || len(key) > maxKey {
 		return "", malformed()
@@ -78,8 +77,8 @@ const (
 	badOwnKey = "The idempotency key is not 1 to 255 printable ASCII characters."
 )
 
-// OwnKey returns the idempotency key that the application's function read, or the denial of a
-// request without a proper one. It returns neither for a request that has none, and needs none.
+// OwnKey returns the idempotency key that the application's function read, or a denial if it is
+// missing or malformed. It returns neither if there is no key and none is required.
 func (w *Watch) OwnKey(ctx context.Context, key string, err error, required bool) (string, *policy.Denial) {
 	none := err == nil && key == "" || errors.Is(err, policy.ErrNoKey)
 	switch {

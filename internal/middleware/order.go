@@ -10,13 +10,12 @@ import (
 )
 
 // RequestID distinguishes a request from another one that its handler sends within the process,
-// with the same context. Method is empty in gRPC, where Path is the method in full; Key is the
+// with the same context. Method is empty in gRPC, where Path is the full method. Key is the
 // idempotency key as it was sent.
 type RequestID struct{ Method, Path, Key string }
 
-// Mark is the context of a request behind a middleware, in which inner middleware find what the
-// request has passed. It is part of a protocol's exchange, with the request's ID, to save an
-// allocation.
+// Mark is the context of a request behind a middleware. Inner middleware find the outer ones of the
+// request in it. It is part of a protocol's exchange, with the request's ID, to save an allocation.
 type Mark struct {
 	context.Context
 	ID RequestID
@@ -45,14 +44,14 @@ func markIn(ctx context.Context) *Mark {
 	return m
 }
 
-// rightOrder is what the log says of the order of middleware.
+// rightOrder is the order of middleware that the log recommends.
 const rightOrder = "tracing, CORS, limit by address, authentication, limit by user, idempotency, exclusive, concurrency"
 
 // order finds mistakes in the order of middleware, and logs each of them once.
 type order struct{ heldBefore, guardedBefore atomic.Bool }
 
-// check looks at what a request with this mark has passed before it came to m. It returns the
-// denial of a request that the same guard guards already: it would wait for itself.
+// check examines the middleware that a request with this mark has passed before m. It returns a
+// denial if the same guard guards the request already, since it would wait for itself.
 func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark) *policy.Denial {
 	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
 		if outer.ID != mark.ID {
@@ -78,8 +77,8 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 	return nil
 }
 
-// guarded reports whether a guard has the request with this ID, in this context. The context of a request
-// that a handler sends within the process has the guards of the handler's request, too.
+// guarded reports whether a guard has the request with this ID, in this context. A request that a
+// handler sends within the process also has the guards of the handler's request in its context.
 func guarded(ctx context.Context, id RequestID) bool {
 	for outer := markIn(ctx); outer != nil; outer = markIn(outer.Context) {
 		if outer.guard != nil && outer.ID == id {
@@ -89,8 +88,8 @@ func guarded(ctx context.Context, id RequestID) bool {
 	return false
 }
 
-// Redirected reports whether a handler behind the guard has sent its own request through the chain again,
-// as gin's HandleContext does. The operation that is being run is the same one.
+// Redirected reports whether a handler behind the guard has sent its own request through the chain
+// again, as gin's HandleContext does. The running operation is the same one.
 func (m *Idempotency) Redirected(ctx context.Context, op guard.Operation, mark *Mark) bool {
 	for outer := markIn(ctx); mark.Chain != nil && outer != nil; outer = markIn(outer.Context) {
 		if outer.Chain == mark.Chain && outer.ID != mark.ID && outer.guard != nil &&
@@ -101,13 +100,13 @@ func (m *Idempotency) Redirected(ctx context.Context, op guard.Operation, mark *
 	return false
 }
 
-// in returns the mark as the context in which an operation runs.
+// in returns the mark as the context of an operation.
 func (m *Mark) in(ctx context.Context, g *guard.Guard, op guard.Operation) context.Context {
 	m.Context, m.mechanism, m.name, m.guard, m.op = ctx, "idempotency", g.Name(), g, op
 	return m
 }
 
-// holding returns the mark as the context in which a request runs that holds something.
+// holding returns the mark as the context of a request that holds a key.
 func (m *Mark) holding(ctx context.Context, mechanism, name, key string) context.Context {
 	m.Context, m.mechanism, m.name, m.key = ctx, mechanism, name, key
 	return m

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Outgoing limits what a client sends: requests wait for tokens, and the keys of those whose
-// answers ask for a pause are held.
+// Outgoing limits the requests of a client: they wait for tokens, and a key is held when an answer
+// asks for a pause.
 type Outgoing struct {
 	RateLimit
 	maxHold time.Duration
@@ -30,7 +30,7 @@ const (
 	holdTimeout = time.Second
 	// minHold is the shortest hold of a limiter.
 	minHold = time.Millisecond
-	// maxOwnHolds is how many keys one client holds by itself.
+	// maxOwnHolds is the maximum of keys that one client holds by itself.
 	maxOwnHolds = 4096
 )
 
@@ -56,12 +56,12 @@ func (o *Outgoing) Wait(ctx context.Context, key string) error {
 	if err == nil {
 		o.Decided(ctx)
 	}
-	return o.own.wait(ctx, key, bypasses) // it may have been held meanwhile
+	return o.own.wait(ctx, key, bypasses) // it may have been held since
 }
 
-// Hold holds a key in all processes for as long as an answer asks for. If the store fails, or the
-// key has no limits, this process alone holds it. The context's end does not stop that: the answer
-// is known.
+// Hold holds a key in all processes for the time that an answer asks for. If the store fails, or
+// the key has no limits, this process alone holds it. The end of ctx does not stop that, since the
+// answer is known.
 func (o *Outgoing) Hold(ctx context.Context, key string, d time.Duration) {
 	if d = min(d, o.maxHold); d <= 0 {
 		return
@@ -79,25 +79,25 @@ func (o *Outgoing) Hold(ctx context.Context, key string, d time.Duration) {
 	}
 }
 
-// Holds after refusals that do not say for how long.
+// Bounds of holds after refusals without a time.
 const (
 	leastUnasked = time.Second
 	mostUnasked  = time.Minute
 )
 
-// HoldUnasked holds a key whose request was refused, by an answer that does not say for how long: for a
-// second, and for twice as long as the last time if that has ended no longer ago than it lasted.
+// HoldUnasked holds a key after a refusal without a time: for a second, and for twice as long as
+// the last time if that has ended no longer ago than it lasted.
 func (o *Outgoing) HoldUnasked(ctx context.Context, key string) {
 	o.Hold(ctx, key, o.own.unasked(key))
 }
 
-// ownHolds are the holds that a process obeys without its store.
+// ownHolds are the holds of a process without its store.
 type ownHolds struct {
 	epoch time.Time
-	last  atomic.Int64 // when the last hold ends, in nanoseconds since the epoch
+	last  atomic.Int64 // the end of the last hold, in nanoseconds since the epoch
 
 	mu      sync.Mutex
-	holds   expiry.Table[string, int64]         // until when a key is held that the store does not hold
+	holds   expiry.Table[string, int64]         // the end of a key's hold in this process alone
 	repeats expiry.Table[string, time.Duration] // the last hold of a key by HoldUnasked
 }
 
@@ -107,8 +107,8 @@ func (h *ownHolds) init() {
 	h.repeats = expiry.NewTable[string, time.Duration](maxOwnHolds, nil)
 }
 
-// unasked returns for how long to hold a key without being told so. Several requests that are refused
-// during one hold are one refusal.
+// unasked returns the time to hold a key after a refusal without a time. Several requests that are
+// refused during one hold are one refusal.
 func (h *ownHolds) unasked(key string) time.Duration {
 	now := int64(time.Since(h.epoch))
 	h.mu.Lock()
@@ -129,7 +129,7 @@ func (h *ownHolds) unasked(key string) time.Duration {
 	return d
 }
 
-// add records a hold, which the store has too if stored. Without room it does nothing.
+// add records a hold; stored means that the store has it too. Without room it does nothing.
 func (h *ownHolds) add(key string, began time.Time, d time.Duration, stored bool) {
 	now := int64(time.Since(h.epoch))
 	until := int64(began.Sub(h.epoch) + d)
@@ -153,7 +153,7 @@ func (h *ownHolds) add(key string, began time.Time, d time.Duration, stored bool
 	h.last.Store(max(h.last.Load(), until))
 }
 
-// left returns for how long a key is held: by all holds, or by those that the store does not have.
+// left returns how long a key is held: by all holds, or by those that only this process has.
 func (h *ownHolds) left(key string, all bool) time.Duration {
 	last := h.last.Load()
 	if last == 0 {
@@ -175,8 +175,8 @@ func (h *ownHolds) left(key string, all bool) time.Duration {
 	return time.Duration(max(entry.Value-now, 0))
 }
 
-// wait blocks until a key is no longer held. It returns at once an error that matches
-// context.DeadlineExceeded if that is after the context's deadline.
+// wait blocks until a key is no longer held. If that is after the context's deadline, it returns at
+// once an error that matches context.DeadlineExceeded.
 func (h *ownHolds) wait(ctx context.Context, key string, all bool) error {
 	for {
 		d := h.left(key, all)

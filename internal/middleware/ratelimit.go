@@ -17,10 +17,10 @@ import (
 type RateLimit struct {
 	*Watch
 	Limiter *tokenbucket.Limiter
-	// Order is nil if all who are refused are told the same time.
+	// Order spreads the times of refused requests; nil gives all of them the same time.
 	Order    *RetryOrder
 	hold     *tokenbucket.Escalation // nil unless policy.Hold
-	attempts *ewma.Duration          // how long they take; nil unless they are charged by their answers
+	attempts *ewma.Duration          // duration of attempts; nil unless they are charged by their answers
 	jitter   time.Duration
 	shadows  *telemetry.Shadows // nil unless policy.Shadow
 }
@@ -37,19 +37,19 @@ func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
 	return m
 }
 
-// Verdict is how a request came to pass, or why it does not.
+// Verdict says whether a request passes, and by which rule.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Enforced Verdict = iota // as the denial says: it passes without one
+	Enforced Verdict = iota // it passes if there is no denial
 	Bypassed                // it passes without the store
 	Shadowed                // it passes, and would have been denied
 )
 
-// Check takes a token of the key, or what is asked for, or looks at why there is no key. The denial
-// is nil for a request that is allowed, or bypasses the store. The decision is unchanged if there
-// is none.
+// Check takes a token of the key, or the tokens that ask requests; keyErr is the error of the key
+// function. The denial is nil for a request that is allowed, or bypasses the store. Check sets
+// decision only if the limiter has decided.
 func (m *RateLimit) Check(
 	ctx context.Context, key string, keyErr error, ask *Ask, decision *tokenbucket.Decision,
 ) (*policy.Denial, Verdict) {
@@ -91,8 +91,8 @@ func (m *RateLimit) take(
 	return m.exceeded(ctx, key, ask, decision), Enforced
 }
 
-// Peek looks at the limits of the key and charges nothing. It returns the denial of a request that
-// cannot be told of them.
+// Peek returns the limits of the key and charges nothing. It returns a denial if there is no
+// decision to report.
 func (m *RateLimit) Peek(ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision) (denial *policy.Denial) {
 	if keyErr != nil || key == "" {
 		d := m.NoKey(ctx, keyErr)
@@ -108,15 +108,15 @@ func (m *RateLimit) Peek(ctx context.Context, key string, keyErr error, decision
 	return denial
 }
 
-// Spread adds the jitter to when a refused request may come back, if it may.
+// Spread adds the jitter to the RetryAfter of a denial that has one.
 func (m *RateLimit) Spread(d *policy.Denial) {
 	if m.jitter > 0 && d.RetryAfter > 0 {
 		d.RetryAfter = spread(d.RetryAfter, m.jitter)
 	}
 }
 
-// exceeded returns the denial of a request over the limit, or of a key that is held, and holds the
-// key if that is asked for.
+// exceeded returns the denial of a request over the limit, or of a held key. With policy.Hold, it
+// holds the key.
 func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision *tokenbucket.Decision) *policy.Denial {
 	if after, held := m.held(ctx, key, ask, decision); held {
 		return &policy.Denial{Reason: policy.AbnormalUsage, RetryAfter: after, ViolatedPolicies: []string{m.Limiter.Name()}}
@@ -136,9 +136,9 @@ func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision
 	return d
 }
 
-// AppendLimits appends how the limits of a decision stand, as clients are told: those of a held key
-// have nothing left until the hold ends, also if tokens have come back, and tokens that attempts
-// have reserved may come back when these end.
+// AppendLimits appends the limits of a decision as answers report them. The limits of a held key
+// have nothing left until the hold ends, even if tokens have come back. Tokens that attempts have
+// reserved may come back when these end.
 func (m *RateLimit) AppendLimits(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
 	first := len(states)
 	states = decision.AppendLimits(states)
@@ -157,10 +157,10 @@ func (m *RateLimit) AppendLimits(states []tokenbucket.LimitState, decision *toke
 	return states
 }
 
-// maxSettling bounds when a client comes back that was refused because of others' attempts.
+// maxSettling bounds the RetryAfter of a request that is refused because of others' attempts.
 const maxSettling = 30 * time.Second
 
-// untilSettled is when the next attempt may end: their recent duration.
+// untilSettled returns the time until the next attempt may end: their recent duration.
 func (m *RateLimit) untilSettled() time.Duration {
 	typical := time.Duration(0)
 	if m.attempts != nil {
@@ -169,8 +169,7 @@ func (m *RateLimit) untilSettled() time.Duration {
 	return min(max(typical, time.Second), maxSettling)
 }
 
-// failed returns why a request is refused about which the limiter could not decide; nil if it
-// passes all the same.
+// failed returns the denial for an error of the limiter, or nil if the request passes all the same.
 func (m *RateLimit) failed(ctx context.Context, err error) (*policy.Denial, Verdict) {
 	switch {
 	case errors.Is(err, tokenbucket.ErrInvalidKey):

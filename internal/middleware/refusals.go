@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// Note records what middleware of this module refused behind a guard. The guard's own answer is a
-// refusal only if it says so itself: contexts are given to parts of a request, and outlive it, so
-// that something was refused says nothing of the answer. An HTTP answer says so by a header field
-// that has the note's mark, an RPC by its error.
+// Note records the refusals of middleware behind a guard. A refusal alone does not decide about the
+// guard's own answer: contexts are given to parts of a request, and outlive it. The answer is a
+// refusal only if it carries a proof: in HTTP a header field with the note's mark, in an RPC the
+// error itself.
 type Note struct {
 	outer *Note
 
@@ -36,9 +36,8 @@ func NoteOf(ctx context.Context) *Note {
 	return n
 }
 
-// Mark returns the value of a refusal's header field, an unguessable text: an answer of an upstream
-// server that a handler passes on does not have it. Guards in front of each other have the same
-// mark.
+// Mark returns the value of a refusal's header field. It cannot be guessed, so the answer of an
+// upstream server that a handler passes on does not have it. Nested guards have the same mark.
 func (n *Note) Mark() string {
 	if n.outer != nil {
 		return n.outer.Mark()
@@ -54,8 +53,8 @@ func (n *Note) Mark() string {
 // Outermost reports whether no guard is outside this one.
 func (n *Note) Outermost() bool { return n.outer == nil }
 
-// Refused records the latest refusal: the status that it was answered with, and the error that was
-// returned, if any. A nil note records nothing.
+// Refused records the latest refusal: the status of its answer, and the returned error, if any. A
+// nil note records nothing.
 func (n *Note) Refused(status int, err error) {
 	for ; n != nil; n = n.outer {
 		n.mu.Lock()
@@ -64,8 +63,8 @@ func (n *Note) Refused(status int, err error) {
 	}
 }
 
-// Answered records the status with which an error was answered. It counts if the error is the
-// latest refusal's.
+// Answered records the status of an answer to an error. It counts if the error is the latest
+// refusal's.
 func (n *Note) Answered(status int, err error) {
 	if n.IsError(err) {
 		n.Refused(status, err)
@@ -75,11 +74,11 @@ func (n *Note) Answered(status int, err error) {
 // End records that the context of a handler behind the guard has ended before the handler returned.
 func (n *Note) End() { n.ended.Store(true) }
 
-// Over reports whether the context of a guarded handler, with its note, has ended, or that of the
-// handler behind an inner middleware.
+// Over reports whether the context of a guarded handler, with its note, has ended, or the context
+// of the handler behind an inner middleware.
 func Over(ctx context.Context) bool { return ctx.Err() != nil || NoteOf(ctx).ended.Load() }
 
-// GivesUp reports whether a guarded handler has returned this error since its context is over.
+// GivesUp reports whether a guarded handler has returned this error because its context has ended.
 func GivesUp(ctx context.Context, err error) bool {
 	return Over(ctx) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 		ctx.Err() != nil && errors.Is(err, context.Cause(ctx)))
@@ -92,7 +91,7 @@ func (n *Note) IsStatus(status int) bool {
 	return n.status == status
 }
 
-// IsError reports whether an error is, or wraps, that of the latest refusal.
+// IsError reports whether an error is, or wraps, the latest refusal's.
 func (n *Note) IsError(err error) bool {
 	if n == nil || err == nil {
 		return false

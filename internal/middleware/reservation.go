@@ -9,19 +9,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Ask is what a request asks of a rate limit that is more than a token. It is of one request.
+// Ask is the request for more than one token of a rate limit. Each request has its own.
 type Ask struct {
-	// Settles reserves tokens, which are settled when the request has been answered: a token of
-	// every limit if Costs is nil.
+	// Settles reserves tokens, which are settled when the request has been answered. If Costs is nil,
+	// that is one token of every limit.
 	Settles bool
 	Costs   func() tokenbucket.Cost
 	// Report is called with errors that do not change the answer.
 	Report func(error)
 
 	reservation *tokenbucket.Reservation // nil if there is none
-	denied      *tokenbucket.Reservation // nil unless it was denied
+	denied      *tokenbucket.Reservation // a denied reservation, or nil
 	began       time.Time                // of an attempt
-	attempts    *ewma.Duration           // how long attempts take, or nil
+	attempts    *ewma.Duration           // their duration, or nil
 }
 
 // Asks reports whether requests behind these settings ask for more than a token.
@@ -55,18 +55,19 @@ func (a *Ask) reserve(ctx context.Context, m *RateLimit, key string, decision *t
 	return nil
 }
 
-// Reserved reports whether the request has a reservation, which is to be settled. It has none if it
-// passes without the store, or although it would have been denied.
+// Reserved reports whether the request has a reservation to settle. It has none if it passes
+// without the store, or if a shadow passes it although it was denied.
 func (a *Ask) Reserved() bool { return a.reservation != nil }
 
-// Context returns the context in which a handler finds the reservation of costs. One of a token is
-// nothing to report of, and would hide that of an outer limit.
+// Context returns the context in which a handler finds the reservation of costs. A reservation of
+// one token is not passed on: the handler has nothing to report to it, and it would hide an outer
+// limit's.
 func (a *Ask) Context(ctx context.Context) context.Context {
 	return tokenbucket.NewContext(ctx, a.reservation)
 }
 
 // Settle is called when the request has been answered, also if its handler panics. If its answer is
-// not charged, the tokens are given back that were not reported as used.
+// not charged, the tokens that were not reported as used are given back.
 func (a *Ask) Settle(ctx context.Context, charged bool) {
 	settle := a.reservation.Settle
 	if !charged {
@@ -80,10 +81,10 @@ func (a *Ask) Settle(ctx context.Context, charged bool) {
 	}
 }
 
-// held returns when the key of a denied request can come back, if it is held, or is now. Of
-// requests that are denied together, one holds it, and the others do not know for how long. A
-// client cannot escape that by leaving. One that is denied because of attempts that have not ended
-// has exceeded nothing yet.
+// held returns when the key of a denied request can come back, and whether the key is held, by an
+// earlier hold or by this call. Of requests that are denied together, one holds the key, and the
+// others do not learn for how long. A client cannot escape the hold by leaving. A request that is
+// denied because of attempts in flight has exceeded nothing yet.
 func (m *RateLimit) held(ctx context.Context, key string, ask *Ask, decision *tokenbucket.Decision) (time.Duration, bool) {
 	if decision.Held > 0 || m.hold == nil {
 		return decision.RetryAfter, decision.Held > 0

@@ -33,8 +33,8 @@ type RetryOrder struct {
 
 type retryShard struct {
 	mu sync.Mutex
-	// next is when the next caller of a key, by its hash, is to come back, in nanoseconds since the
-	// start.
+	// next has, by the hash of a key, the time at which its next caller is to come back, in
+	// nanoseconds since the start.
 	next expiry.Table[uint64, int64]
 }
 
@@ -47,7 +47,7 @@ func NewRetryOrder() *RetryOrder {
 	return o
 }
 
-// Delay returns after which time a caller of a key that this limit has refused should come back.
+// Delay returns the delay for the next caller of a key that this limit has refused.
 func (o *RetryOrder) Delay(key string, l tokenbucket.LimitState) time.Duration {
 	interval := int64(l.Window) / max(l.Capacity, 1)
 	hash := maphash.String(o.seed, key)

@@ -11,9 +11,9 @@ import (
 )
 
 // visits are the requests that limiters have let pass and whose handlers run, each by a hash. A
-// limit finds here that it stands twice in the chain of a request. A mark in the request's context,
-// as locks and guards have it, would cost two allocations. A hash has eight places, which share a
-// cache line; a ninth request with the same ones is not found.
+// limit that is twice in the chain of a request finds the first visit here. A mark in the request's
+// context, as for locks and guards, would cost two allocations. A hash has eight places, which
+// share a cache line; a ninth request with the same ones is not found.
 var (
 	visits     [512][8]atomic.Uint64
 	visitsSeed = maphash.MakeSeed()
@@ -32,8 +32,8 @@ func (v Visit) End() {
 	}
 }
 
-// visit takes one of the places for a hash, or none if others have them all. It reports whether the
-// hash has one already.
+// visit takes one of the places for a hash, or none if all are taken. It reports whether the hash
+// has one already.
 func visit(places *[8]atomic.Uint64, id uint64) (v Visit, again bool) {
 	for i := range places {
 		if places[i].Load() == id {
@@ -48,11 +48,13 @@ func visit(places *[8]atomic.Uint64, id uint64) (v Visit, again bool) {
 	return Visit{}, false
 }
 
-// Begin begins the visit of a request with a key. It returns the denial of a request that is behind
-// this limiter with this key already: it would be charged twice. All middleware of its chain see
-// the address, which no other request has while it runs; zero is none. The path tells a request
-// apart from one that its handler sends within the process. Copies with one header that an
-// application serves at the same time, under one path, count as one chain.
+// Begin begins the visit of a request with a key. It returns a denial if this limiter has already
+// charged the request with this key.
+//
+// The address identifies the request while it runs: all middleware of its chain see it, and no
+// other request has it; zero is none. The path tells a request apart from one that its handler
+// sends within the process. Copies with one header that an application serves at the same time,
+// under one path, count as one chain.
 func (m *RateLimit) Begin(ctx context.Context, address uintptr, path, key string) (Visit, *policy.Denial) {
 	if address == 0 || key == "" {
 		return Visit{}, nil

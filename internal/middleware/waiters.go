@@ -11,7 +11,7 @@ type waiters struct {
 
 func newWaiters(limit int) *waiters { return &waiters{max: limit, byKey: map[string]int{}} }
 
-// join reports whether one more may wait, which then calls leave.
+// join reports whether one more request may wait. That request then calls leave.
 func (w *waiters) join(key string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,25 +15,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// settled is how long the store must have decided about all requests before the time in which
-// requests passed without it counts as over: a store that fails now and then is logged once.
+// settled is the least time between the last request that bypassed the store and a decision of the
+// store that ends the bypass: a store that fails now and then is logged once.
 const settled = time.Second
 
-// Watch reports what no answer shows: to the log when it begins and when it ends, to metrics for
-// each request. It also holds the policy by which requests pass without the store.
+// Watch reports the events that no answer shows: to the log when they begin and end, to metrics for
+// each request. It also decides whether requests pass without the store.
 type Watch struct {
 	open      setting.Open
 	logger    *slog.Logger
 	bypasses  *telemetry.Bypasses
-	missing   atomic.Bool // what the application did not provide has been logged
+	missing   atomic.Bool // a key that the application did not provide has been logged
 	mispriced atomic.Bool // a cost that no limit can charge has been logged
 	outside   atomic.Bool // an answer that is made outside has been logged
-	twice     atomic.Bool // that it is twice in a chain has been logged
+	twice     atomic.Bool // a second place in a chain has been logged
 
-	large sync.Map // the routes of which an answer that was too large has been logged
+	large sync.Map // the routes of which a too large answer has been logged
 
 	passing atomic.Bool // requests pass without the store
-	mu      sync.Mutex  // guards what follows
+	mu      sync.Mutex  // guards the following fields
 	cause   store.Cause
 	passed  int
 	last    time.Time
@@ -51,8 +51,8 @@ func newWatch(s setting.Settings, mechanism, name string) *Watch {
 	}
 }
 
-// Passes reports whether a request whose store returned this error passes without it. A client that
-// has left gets nothing of it.
+// Passes reports whether a request whose store returned this error passes without it. A request
+// whose client has left does not.
 func (w *Watch) Passes(ctx context.Context, err error) bool {
 	if !w.open.Passes || ctx.Err() != nil {
 		return false
@@ -108,7 +108,7 @@ func (w *Watch) twiceInChain(ctx context.Context, err error) {
 }
 
 // AnsweredOutside logs the first request whose handler left its answer to middleware outside, such
-// as one that renders errors: its answer is not known to this one.
+// as one that renders errors: this middleware does not see that answer.
 func (w *Watch) AnsweredOutside(ctx context.Context) {
 	if !w.outside.Swap(true) {
 		w.logger.ErrorContext(ctx, "lockkeeper: handlers leave their answers to middleware outside, which is not seen here: "+
@@ -117,7 +117,7 @@ func (w *Watch) AnsweredOutside(ctx context.Context) {
 }
 
 // TooLarge logs the first answer of each route that is larger than its guard keeps. Routes are
-// patterns, and so few.
+// patterns, so there are few.
 func (m *Idempotency) TooLarge(ctx context.Context, route string) {
 	if _, logged := m.large.LoadOrStore(route, true); !logged {
 		m.logger.WarnContext(ctx, "lockkeeper: an answer is larger than the guard keeps (guard.WithMaxResult), so a repeat is refused",
@@ -125,8 +125,8 @@ func (m *Idempotency) TooLarge(ctx context.Context, route string) {
 	}
 }
 
-// NoKey returns the denial for an error of a key function, or for an empty key, which is none. What
-// the application should have provided is logged the first time that it is missing.
+// NoKey returns the denial for an error of a key function, or for an empty key, which is none. It
+// logs the first key that the application did not provide.
 func (w *Watch) NoKey(ctx context.Context, err error) policy.Denial {
 	if err == nil || errors.Is(err, policy.ErrNoKey) {
 		return policy.Denial{Reason: policy.KeyMissing, Err: policy.ErrNoKey}

@@ -1,5 +1,5 @@
-// Package encoding is how the answers that guards keep are encoded: numbers are varints, and texts have
-// their length before them.
+// Package encoding encodes the answers that guards keep: numbers are varints, and texts have their
+// length before them.
 package encoding
 
 import "encoding/binary"
@@ -9,7 +9,7 @@ func AppendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Reader reads an encoding from its beginning. What it returns means nothing once it has failed.
+// Reader reads an encoding from its beginning. Its results have no meaning once it has failed.
 type Reader struct {
 	Left   []byte
 	Failed bool

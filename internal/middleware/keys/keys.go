@@ -1,4 +1,4 @@
-// Package keys is what the key functions of all frameworks have in common. Requests of the same
+// Package keys is the common part of the key functions of all frameworks. Requests of the same
 // subject have the same key in each of them, so that handlers of several frameworks can share
 // limits, locks and records.
 package keys
@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// Global is the key of every request that is keyed by nothing.
+// Global is the key of every request under a limit for all.
 const Global = "global"
 
 // NonEmpty returns a key, or policy.ErrNoKey for an empty one.
@@ -24,8 +24,8 @@ func NonEmpty(value string) (string, error) {
 	return value, nil
 }
 
-// Only returns the only one of several values, or policy.ErrNoKey: where there are two, a proxy and
-// the server may each mean another.
+// Only returns the only one of several values, or policy.ErrNoKey: of two values, a proxy and the
+// server may use different ones.
 func Only(values []string) (string, error) {
 	if len(values) != 1 {
 		return "", policy.ErrNoKey
@@ -35,8 +35,8 @@ func Only(values []string) (string, error) {
 
 // OfContext returns a function for the key of a value that other middleware put into a context
 // under contextKey: a string, an integer or a fmt.Stringer. The zero value of its type, and an
-// empty text, are no subject: the application did not provide one. The name is that of the
-// framework's package.
+// empty text, are no subject: the application did not provide one. The name is the framework's
+// package.
 func OfContext(name string, contextKey any) func(value any) (string, error) {
 	missing := NotProvided("%s: ByContext: no value, or an empty one, for %#v in the context; the middleware that provides it must run before this one, and refuse requests without it", name, contextKey)
 	return func(value any) (string, error) {
@@ -51,8 +51,8 @@ func OfContext(name string, contextKey any) func(value any) (string, error) {
 	}
 }
 
-// textOf returns the text of a value, which is empty for nothing. It is false for a type that has
-// none.
+// textOf returns the text of a value, empty for nil and for zero values. It returns false for a
+// type without a text.
 func textOf(value any) (text string, ok bool) {
 	switch v := value.(type) {
 	case nil:
@@ -73,15 +73,15 @@ func textOf(value any) (text string, ok bool) {
 	return "", false
 }
 
-// NotProvided returns an error that matches policy.ErrNotProvided and says what is missing.
+// NotProvided returns an error that matches policy.ErrNotProvided and names the missing value.
 func NotProvided(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", policy.ErrNotProvided, fmt.Sprintf(format, args...))
 }
 
 var errUnusable = fmt.Errorf("%w in a usable form", policy.ErrNotProvided)
 
-// Unusable is NotProvided for what the application provided in a form that is no key. FirstOf does
-// not go past it, since the next key would hide the mistake.
+// Unusable is NotProvided for a value in a form that is no key. FirstOf does not skip it, since the
+// next key would hide the mistake.
 func Unusable(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnusable, fmt.Sprintf(format, args...))
 }
@@ -107,9 +107,9 @@ func Join[K ~func(R) (string, error), R any](name string, parts []K) K {
 }
 
 // FirstOf returns a function for the first key of several that a request has. Its position is part
-// of the key: a client that chooses one value must not pass for who has it in another place. Of a
-// request that has none, the error matches policy.ErrNoKey if one of them was the client's to send.
-// It panics as Join does.
+// of the key, so that a client that chooses one value cannot pass for another client with the same
+// value in another place. For a request without any, the error matches policy.ErrNoKey if the
+// client could have sent one of them. It panics as Join does.
 func FirstOf[K ~func(R) (string, error), R any](name string, choices []K) K {
 	check(name+": FirstOf", choices)
 	return func(r R) (string, error) {

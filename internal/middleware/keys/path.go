@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// PathValue returns the value of a parameter of a route in the spelling that all paths of a
-// resource have in common: decoded once. Some routers return a value as it was sent, where a%2Db
-// and a-b differ, and others decode it. Which of them this one did shows in the whole path: value
-// returns what it has for a name, and the pattern with these values makes up the path as it was
-// sent, or the decoded one.
+// PathValue returns the value of a parameter of a route in the common spelling of all paths of a
+// resource: decoded once. Some routers return a value as it was sent, where a%2Db and a-b differ,
+// and others decode it. The whole path shows which of them this one did: the pattern with the
+// values of the function value makes up the path as it was sent, or the decoded one.
 //
 // If it makes up neither, as when other middleware has rewritten the path, the value is decoded
-// until there is no escape in it. Values that differ in that alone then share a key, but no
-// resource has two keys.
+// until there is no escape in it. Values that differ only in that then share a key, but no resource
+// has two keys.
 func PathValue(name string, value func(name string) string, u *url.URL, pattern Pattern) string {
 	v := value(name)
 	if !strings.Contains(v, "%") {
@@ -35,14 +34,14 @@ func PathValue(name string, value func(name string) string, u *url.URL, pattern 
 }
 
 // begins reports whether a path begins with all segments of another. The end of a pattern may stand
-// for more of the path than is in it, and not every router keeps the slash there.
+// for more of the path than it has itself, and not every router keeps the slash there.
 func begins(path, with string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(with, "/"))
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// decodeAll decodes until there is no escape left, in one pass: what was decoded can be part of the
-// next one.
+// decodeAll decodes until there is no escape left, in one pass: a decoded character can be part of
+// the next escape.
 func decodeAll(s string) string {
 	b := make([]byte, 0, len(s))
 	for i := range len(s) {

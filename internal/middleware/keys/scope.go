@@ -1,7 +1,6 @@
 package keys
 
-// Scope is what the scopes of a framework are made of, whose requests are of type R. The zero value
-// is none.
+// Scope makes the scopes of a framework with requests of type R. The zero value is none.
 type Scope[R any] struct {
 	of func(R) (string, error)
 }

@@ -2,8 +2,8 @@ package setting
 
 import "strings"
 
-// Host returns a spelling that all spellings of a request's host have: in lower case, without the
-// port that is the default of HTTP or HTTPS, and without the dot at its end.
+// Host returns the common spelling of a request's host: in lower case, without the default port of
+// HTTP or HTTPS, and without the dot at its end.
 func Host(host string) string {
 	host = strings.ToLower(host)
 	if name, port, ok := strings.Cut(host, "]"); ok { // an IPv6 address

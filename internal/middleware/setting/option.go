@@ -1,8 +1,7 @@
 package setting
 
-// Func is an option of every policy. What returns it to an application returns it as an interface,
-// with the markers of those policies alone that it makes sense for, so that on another one it does
-// not compile.
+// Func is an option of every policy. Functions return it to an application as an interface with the
+// markers of certain policies only, so that it does not compile on another policy.
 type Func func(*Settings)
 
 func (f Func) apply(s *Settings) { f(s) }
@@ -56,12 +55,12 @@ type (
 		option
 		forFenced()
 	}
-	// TransportOption is an option of limits on the requests that an HTTP client sends.
+	// TransportOption is an option of limits on the requests of an HTTP client.
 	TransportOption interface {
 		option
 		forTransport()
 	}
-	// RPCClientOption is an option of limits on the calls that a gRPC client makes.
+	// RPCClientOption is an option of limits on the calls of a gRPC client.
 	RPCClientOption interface {
 		option
 		forRPCClient()

@@ -15,22 +15,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
 
-// Settings is what a middleware was given. Which of the fields apply to it is a matter of its
-// options' types.
+// Settings are the settings of one middleware. The types of its options decide which fields apply
+// to it.
 type Settings struct {
 	// Skip, Deny, Report and Key are functions in a framework's own types, such as
 	// func(*gin.Context) bool, or nil. Key reads an idempotency key.
 	Skip, Deny, Report, Key any
 
-	// ProblemTypes is what the problem types of this module begin with, and the pages of all types;
-	// empty for its own page.
+	// ProblemTypes is the base of this module's problem types, and of the pages of all types; empty
+	// for this module's own page.
 	ProblemTypes string
 	// Logger is slog.Default() if nil, and Meter the global provider.
 	Logger *slog.Logger
 	Meter  metric.MeterProvider
 
 	Open Open
-	// StatusHeaders makes answers report what did not go as it should.
+	// StatusHeaders makes answers report a bypass or an unconfirmed record.
 	StatusHeaders bool
 
 	// Of rate limits.
@@ -38,21 +38,21 @@ type Settings struct {
 	LegacyHeaders bool
 	// HideLimits sends no header fields about limits.
 	HideLimits bool
-	// RetryJitter is the most that is added to the time after which the refused come back.
+	// RetryJitter is the longest random addition to the time after which refused requests come back.
 	RetryJitter time.Duration
 	// Shadow refuses no request.
 	Shadow bool
 	// Costs returns the estimated cost of a request, in a framework's types, or is nil.
 	Costs any
-	// Charged are the HTTP statuses or gRPC codes of answers that are charged; nil for all.
+	// Charged are the HTTP statuses or gRPC codes whose answers are charged; nil for all.
 	Charged map[int]bool
 	// Hold holds keys that exceed their limits; nil for none.
 	Hold *tokenbucket.Escalation
 	// PerMessage takes a token for each message of a stream, not for the stream alone.
 	PerMessage bool
-	// MaxHold bounds for how long a server's answer can hold a key of a client; zero holds none.
+	// MaxHold bounds the time for which a server's answer can hold a key of a client; zero holds none.
 	MaxHold time.Duration
-	// Decoders read that from answers, in a client's own type; nil for the standard ones.
+	// Decoders read that time from answers, in a client's own type; nil for the standard ones.
 	Decoders any
 
 	// Of idempotency.
@@ -62,12 +62,12 @@ type Settings struct {
 	MaxBody  int64
 	// MaxBodies bounds the bodies of all requests together; zero stands for the default.
 	MaxBodies int64
-	// Fingerprint returns what stands for the body in the fingerprint of an HTTP request; nil for
+	// Fingerprint returns the replacement of the body in the fingerprint of an HTTP request; nil for
 	// the body itself. CallFingerprint is the same for gRPC, in its types.
 	Fingerprint     func(r *http.Request, body []byte) ([]byte, error)
 	CallFingerprint any
-	// Dedupe is for how long requests without a key are recognised by their fingerprint; zero is
-	// not at all.
+	// Dedupe is how long requests without a key are recognised by their fingerprint; zero turns that
+	// off.
 	Dedupe time.Duration
 	// KeyAlone leaves all but method, host and path out of the fingerprint.
 	// Services has the host that stands for each host of a service that has several.
@@ -77,10 +77,10 @@ type Settings struct {
 	MaxRun time.Duration
 	// Keep overrides, by HTTP status or gRPC code, whether an answer is kept.
 	Keep map[int]bool
-	// Retention is that of the guard if it is zero.
+	// Retention is how long records are kept; zero for the guard's.
 	Retention time.Duration
-	// KeepFields are the canonical names of the header fields and trailers that are kept, nil for
-	// all; and DropFields of those that are not.
+	// KeepFields are the canonical names of the kept header fields and trailers, nil for all.
+	// DropFields are the names of those that are not kept.
 	KeepFields, DropFields map[string]bool
 	// KeyField is the field of a gRPC request that may have its key.
 	KeyField string
@@ -103,7 +103,7 @@ type Settings struct {
 	AllowUnfenced bool
 }
 
-// Open says whether requests pass while the store is unavailable.
+// Open decides whether requests pass while the store is unavailable.
 type Open struct {
 	Passes            bool
 	EvenMisconfigured bool
@@ -128,7 +128,7 @@ func Of[O option](options []O) Settings {
 }
 
 // Given returns an option that sets a function in a framework's own types. It panics, as the
-// function called name, if what was given is nil.
+// function called name, if the given function is nil.
 func Given(name string, given any, set Func) Func {
 	if naming.IsNil(given) {
 		panic(name + ": nil function")
@@ -136,8 +136,8 @@ func Given(name string, given any, set Func) Func {
 	return set
 }
 
-// Hook returns a function in a framework's own types that a middleware was given, or nil. It
-// panics, as the New of the package called name, if the function was made for another framework.
+// Hook returns a middleware's function in a framework's own types, or nil. It panics, as the New of
+// the package called name, if the function was made for another framework.
 func Hook[F any](name string, given any) F {
 	hook, ok := given.(F)
 	if !ok && given != nil {
