@@ -1,6 +1,6 @@
 // Package httpmw is the HTTP middleware of all frameworks, generic over the type C of the contexts
-// in which a framework passes requests to its middleware. An [Adapter] holds what differs between
-// frameworks.
+// in which a framework passes requests to its middleware. An [Adapter] holds the differences
+// between frameworks.
 package httpmw
 
 import (
@@ -17,69 +17,68 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Middleware answers the request of c, or calls next, which does. It returns the error of next, or,
-// in a framework whose handlers return errors, that of a refusal.
+// Middleware answers the request of c, or calls next. It returns the error of next or, in a
+// framework whose handlers return errors, of a refusal.
 type Middleware[C any] func(c C, next func(C) error) error
 
-// Adapter is how middleware works in one framework.
+// Adapter adapts middleware to one framework.
 type Adapter[C any] interface {
 	// Hooks returns the functions in the framework's types among a middleware's settings. It
 	// panics, as the New of the package called name, if one of them was made for another framework.
 	Hooks(name string, s setting.Settings) Hooks[C]
 	// Request returns the request.
 	Request(c C) *http.Request
-	// WithRequest returns the context with another request, which in most frameworks is the same
-	// context.
+	// WithRequest returns the context with another request. In most frameworks it is the same context.
 	WithRequest(c C, r *http.Request) C
 	// Header returns the header of the response.
 	Header(c C) http.Header
 	// Writer returns the writer of the response. It sends informational responses at once.
 	Writer(c C) http.ResponseWriter
-	// Capture returns the context with a capture in place of the response's writer, until restore
-	// is called. The context then may be another request's: see Current.
+	// Capture returns the context with a capture in place of the response's writer, until restore is
+	// called. The context may then belong to another request: see Current.
 	Capture(c C, w *Capture) (captured C, restore func(current bool))
 	// Observe returns the context with an observer of the answer in front of the response's writer,
 	// until restore is called.
 	Observe(c C, o *Observer) (observed C, restore func())
-	// Current reports whether the context is still that of request r.
+	// Current reports whether the context still belongs to request r.
 	Current(c C, r *http.Request) bool
-	// End prevents the handler from running. It returns false if other middleware has done so, and
-	// has answered the request.
+	// End prevents the handler from running. It returns false if other middleware has done so, and has
+	// answered the request.
 	End(c C) bool
-	// Refuse answers with a denial. It returns the status of the answer, and what the middleware
-	// returns.
+	// Refuse answers with a denial. It returns the status of the answer, and the error for the
+	// middleware to return.
 	Refuse(c C, d policy.Denial) (status int, err error)
-	// Log logs an error that the middleware does not return, where the framework has a place for
-	// it, or by the middleware's own log.
+	// Log logs an error that the middleware does not return, in the framework's place for errors, or
+	// else in the middleware's own log.
 	Log(c C, own *telemetry.Repeated, err error)
 }
 
 // OutsideAdapter is an Adapter of a framework in which a handler can leave its answer to middleware
-// outside: by an error, or by a value that such middleware renders.
+// outside: as an error, or as a value that such middleware renders.
 type OutsideAdapter[C any] interface {
-	// Left returns how many errors, and how many values, have been left so far.
+	// Left returns how many errors, and how many values, handlers have left so far.
 	Left(c C) (errors, values int)
 	// Captures reports whether the context still has the writer of Capture.
 	Captures(c C) bool
 }
 
-// ErrorAdapter is an Adapter of a framework whose handlers return errors. An error handler of the
-// application's answers with them, also with those that refuse requests.
+// ErrorAdapter is an Adapter of a framework whose handlers return errors. The application's error
+// handler answers with them, refusals included.
 type ErrorAdapter[C any] interface {
 	Adapter[C]
 	// Render calls the application's error handler.
 	Render(c C, err error)
-	// Renders reports whether the application's error handler decides the status of an error: if
-	// not, middleware outside may.
+	// Renders reports whether the application's error handler decides the status of an error. If not,
+	// middleware outside may.
 	Renders(c C, err error) bool
 	// Denied returns a denial as an error. Unlike Refuse it does not use a context.
 	Denied(d policy.Denial) error
-	// StatusOf returns the status of an error of the framework's own, 0 of another.
+	// StatusOf returns the status of an error of the framework, and 0 for another error.
 	StatusOf(err error) int
 }
 
-// Hooks are the functions in a framework's types that a middleware was given; nil for those that it
-// was not.
+// Hooks are the functions in a framework's types among a middleware's settings. A missing one is
+// nil.
 type Hooks[C any] struct {
 	Skip func(C) bool
 	// Deny answers with a denial, as Adapter's Refuse does.
@@ -89,13 +88,13 @@ type Hooks[C any] struct {
 	Costs  func(C) tokenbucket.Cost
 }
 
-// base is what the middleware of all policies have in common.
+// base is the common part of the middleware of all policies.
 type base[C any] struct {
 	Adapter[C]
 	hooks   Hooks[C]
 	errors  ErrorAdapter[C]   // nil if the framework's handlers return no errors
-	outside OutsideAdapter[C] // nil if the framework's handlers leave no answer to others
-	values  valuer[C]         // nil if the framework's contexts have no values but the request's
+	outside OutsideAdapter[C] // nil if the framework's handlers leave no answer to middleware outside
+	values  valuer[C]         // nil if the framework's contexts have no values of their own
 	types   string            // of problems
 	reports *telemetry.Repeated
 	lender  lender // of bodies, to the functions among the hooks
@@ -124,17 +123,17 @@ func (b *base[C]) skips(c C) bool {
 	return b.hooks.Skip(c)
 }
 
-// keyOf returns the key of a request by a function of the middleware's.
+// keyOf returns the key of a request by one of the middleware's functions.
 func (b *base[C]) keyOf(c C, key func(C) (string, error)) (string, error) {
 	defer b.lend(c).back()
 	return key(c)
 }
 
-// refuse answers with a denial, and returns what the middleware returns. Guards outside learn that
-// nothing was done.
+// refuse answers with a denial, and returns the error for the middleware to return. It marks the
+// answer for guards outside: nothing was done.
 func (b *base[C]) refuse(c C, d policy.Denial) error { return b.deny(c, d, mark) }
 
-// deny answers with a denial, and returns what the middleware returns.
+// deny is refuse with another function mark.
 func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Header) *middleware.Note) error {
 	if unread := (bodyError{}); errors.As(d.Err, &unread) {
 		d = b.unreadable(c, unread.error)
@@ -148,7 +147,7 @@ func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Hea
 	if !b.End(c) {
 		return nil
 	}
-	returned := b.errors != nil && b.hooks.Deny == nil // so the error handler learns of the error behind the denial
+	returned := b.errors != nil && b.hooks.Deny == nil // so the error handler gets the error behind the denial
 	if middleware.IsFailure(d) && !returned {
 		b.report(c, d.Err)
 	}

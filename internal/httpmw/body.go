@@ -40,11 +40,11 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
-// scopeParts is how many scopes can use up a budget: the requests of one, such as many that wait for
-// an answer, leave room for those of others.
+// scopeParts is the number of scopes that can use up a budget. The requests of one scope, such as
+// many that wait for an answer, leave room for others.
 const scopeParts = 4
 
-// shares bound the bytes of the bodies of each scope that are in memory.
+// shares bound the bytes of each scope's bodies in memory.
 type shares struct {
 	max     int64
 	mu      sync.Mutex
@@ -79,8 +79,8 @@ func (s *shares) give(scope string, n int64) {
 	}
 }
 
-// body is a request's body in the pieces that it was read in. It takes a part of a budget, and of the
-// share of its scope.
+// body is a request's body in pieces, as they were read. It takes a part of a budget, and of its
+// scope's share.
 type body struct {
 	pieces [][]byte
 	size   int64
@@ -90,8 +90,8 @@ type body struct {
 	taken  int64
 }
 
-// read reads a request's body up to a limit. It allocates for bytes that have arrived, and about as
-// many again, not for the length that a client announces.
+// read reads a request's body up to a limit. It allocates for the bytes that have arrived, and
+// about as many again, not for the length that a client announces.
 func (b *body) read(r *http.Request, limit int64) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -159,7 +159,7 @@ func (b *body) give(n int64) {
 	b.shares.give(b.scope, n)
 }
 
-// release returns all that the body takes.
+// release gives back everything that the body takes.
 func (b *body) release() {
 	if b.taken > 0 {
 		b.give(b.taken)
@@ -187,8 +187,8 @@ type readCloser struct {
 	io.Closer
 }
 
-// show calls a function of the application with a copy of the request that has its own body.
-// Neither what the function reads nor the files of a form that it parses remain.
+// show calls a function of the application with a copy of the request that has its own body. It
+// removes the files of a form that the function parses.
 func show(r *http.Request, b *body, f func(*http.Request)) {
 	shown := withBody(r.Context(), r, b)
 	defer func() {

@@ -16,9 +16,10 @@ import (
 
 // Capture is the http.ResponseWriter of a guarded handler. It holds the answer back until the
 // attempt is settled, so that the answer is recorded before a client has it. Until then the handler
-// has a header of its own, and nothing of its answer reaches the outer writer. An answer that does
-// not fit, or that the handler flushes or hijacks, passes through as it is written. Of a flushed one
-// the capture keeps a copy, since reverse proxies flush whatever has no length: see [copied].
+// has its own header, and nothing of its answer reaches the outer writer. An answer that does not
+// fit, or that the handler flushes or hijacks, passes through as it is written. The capture keeps a
+// copy of a flushed answer, since reverse proxies flush every answer without a length: see
+// [copied].
 type Capture struct {
 	w     http.ResponseWriter
 	limit int
@@ -28,15 +29,15 @@ type Capture struct {
 	header    http.Header // the handler's
 	committed http.Header // the handler's, at the first byte; nil before
 	status    int
-	noted     bool // the handler has set the status, and may not have begun the answer
+	noted     bool // the handler has set the status, and perhaps not begun the answer
 	size      int
 	buf       bytes.Buffer
 	passing   bool // the answer goes straight to the client
 	copying   bool // and into buf
-	left      bool // the client, while the answer was copied
+	left      bool // the client has left while the answer was copied
 	large     bool // the answer does not fit
-	sent      bool // the handler has returned, and w is all that there is
-	marked    bool // as a refusal of what is behind the guard
+	sent      bool // the handler has returned, and all calls go to w
+	marked    bool // as a refusal of middleware behind the guard
 }
 
 // newCapture returns a capture of up to limit bytes of body, for a guard with this note.
@@ -66,14 +67,14 @@ func (c *Capture) SetStatus(status int) {
 	}
 }
 
-// Inherit sets the status that middleware outside has set, which is none of the handler's.
+// Inherit sets the status that middleware outside has set. It does not count as the handler's.
 func (c *Capture) Inherit(status int) { c.status = status }
 
-// Silent reports whether the handler has neither begun an answer nor set its status: net/http takes that
-// for an empty answer with 200.
+// Silent reports whether the handler has neither begun an answer nor set its status. net/http makes
+// that an empty answer with 200.
 func (c *Capture) Silent() bool { return c.committed == nil && !c.noted }
 
-// checkStatus panics, as net/http does, if the status is none.
+// checkStatus panics, as net/http does, if the status is invalid.
 func checkStatus(status int) {
 	if !validStatus(status) {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
@@ -83,11 +84,11 @@ func checkStatus(status int) {
 // Begun reports whether status and header are settled.
 func (c *Capture) Begun() bool { return c.committed != nil }
 
-// Size returns how many bytes of body the handler has written.
+// Size returns the number of body bytes that the handler has written.
 func (c *Capture) Size() int { return c.size }
 
-// WriteHeader begins the answer with this status. It panics, as net/http does, if there is no such
-// status. Informational ones (1xx) go to the client at once, and settle nothing.
+// WriteHeader begins the answer with this status. It panics, as net/http does, if the status is
+// invalid. An informational status (1xx) goes to the client at once, and settles nothing.
 func (c *Capture) WriteHeader(status int) {
 	switch {
 	case c.sent:
@@ -116,8 +117,8 @@ func (c *Capture) inform(status int) {
 	}
 }
 
-// Begin settles status and header: what the handler changes in the header from now on is lost,
-// unless it is a trailer, as it would be without a capture. It panics as WriteHeader does.
+// Begin settles status and header: later changes of the handler to the header are lost unless they
+// are trailers, as without a capture. It panics as WriteHeader does.
 func (c *Capture) Begin() {
 	if c.committed == nil {
 		checkStatus(c.status)
@@ -155,11 +156,11 @@ func (c *Capture) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// keeps reports whether all that was written so far is in buf.
+// keeps reports whether buf has the whole body so far.
 func (c *Capture) keeps() bool { return !c.passing || c.copying }
 
-// unlessLeft returns what a write has returned, but the error of a client that has left is none while
-// the answer is copied: the handler runs on, for the copy.
+// unlessLeft returns the results of a write. While the answer is copied it hides the error of a
+// client that has left: the handler runs on, for the copy.
 func (c *Capture) unlessLeft(n, all int, err error) (int, error) {
 	if err == nil || !c.copying || slices.ContainsFunc(handlersErrors, func(own error) bool { return errors.Is(err, own) }) {
 		return n, err
@@ -168,13 +169,13 @@ func (c *Capture) unlessLeft(n, all int, err error) (int, error) {
 	return all, nil
 }
 
-// handlersErrors are those of a writer that do not say that the client has left.
+// handlersErrors are the errors of a writer that do not mean that the client has left.
 var handlersErrors = []error{http.ErrBodyNotAllowed, http.ErrContentLength, errors.ErrUnsupported}
 
 // WriteString implements io.StringWriter.
 func (c *Capture) WriteString(s string) (int, error) { return c.Write([]byte(s)) }
 
-// Flush sends what was written: from now on the answer passes.
+// Flush sends the answer so far: from now on the answer passes.
 func (c *Capture) Flush() { _ = c.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
@@ -190,15 +191,15 @@ func (c *Capture) FlushError() error {
 	return err
 }
 
-// copied reports whether an answer that is flushed may be kept when it has ended: it is neither a stream
-// of events, which end when somebody has enough of them, nor another protocol.
+// copied reports whether a flushed answer may be kept when it has ended: it is neither a stream of
+// events, whose end is arbitrary, nor another protocol.
 func copied(status int, h http.Header) bool {
 	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	return status != http.StatusSwitchingProtocols && !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
-// Hijack gives the handler the connection. What it sends there is not captured. An answer that has
-// begun goes first: it is the one to the request for an upgrade.
+// Hijack gives the handler the connection. The bytes that it sends there are not captured. An
+// answer that has begun goes first: it answers the request for an upgrade.
 func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if c.Begun() {
 		if err := c.pass(); err != nil {
@@ -214,10 +215,10 @@ func (c *Capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap lets http.ResponseController find what the capture does not do itself.
+// Unwrap lets http.ResponseController use the methods that the capture lacks.
 func (c *Capture) Unwrap() http.ResponseWriter { return c.w }
 
-// pass begins to let through an answer that has begun. The next write sends the header.
+// pass begins to pass an answer that has begun. The next write sends the header.
 func (c *Capture) pass() error {
 	if c.passing {
 		return nil
@@ -230,7 +231,7 @@ func (c *Capture) pass() error {
 	return err
 }
 
-// end records, when the handler has returned, whether an answer that has not begun is a refusal.
+// end records, after the handler has returned, whether an answer that has not begun is a refusal.
 func (c *Capture) end() {
 	if c.committed == nil {
 		c.marked = takeMark(c.header, c.note)
@@ -246,12 +247,12 @@ func (c *Capture) set(name, value string) {
 	c.header.Set(name, value)
 }
 
-// refused reports whether the answer is the refusal of what is behind the guard.
+// refused reports whether the answer is the refusal of middleware behind the guard.
 func (c *Capture) refused() bool { return c.marked && c.note.IsStatus(c.status) }
 
-// send sends what was held back when the handler has returned: all of the answer, or its trailers.
-// It does not touch the outer writer if the handler did nothing. Later writes to the capture pass
-// through. Errors are ignored: the client has disconnected.
+// send sends the held part of the answer after the handler has returned: all of it, or its
+// trailers. It does not touch the outer writer if the handler did nothing. Later writes to the
+// capture pass through. Errors are ignored: the client has disconnected.
 func (c *Capture) send() {
 	r := c.response()
 	switch {
@@ -266,7 +267,7 @@ func (c *Capture) send() {
 }
 
 // drop discards the answer so far. Later writes pass through: middleware outside may still have the
-// capture, and answers to an error or to a panic with it.
+// capture, and answer an error or a panic with it.
 func (c *Capture) drop() {
 	c.buf = bytes.Buffer{}
 	c.passing, c.sent = true, true

@@ -34,7 +34,7 @@ func (e *Error) Unwrap() []error {
 // Status returns the denial's status.
 func (e *Error) Status() int { return e.denial.Status() }
 
-// Problem returns what an error handler may show to clients.
+// Problem returns the part that an error handler may show to clients.
 func (e *Error) Problem() *Problem { return e.problem }
 
 // Label sets the Content-Type of an answer whose body is the problem. It is called before the
@@ -54,14 +54,14 @@ func DenialOf(err error) (policy.Denial, bool) {
 	return policy.Denial{}, false
 }
 
-// Problem is a denial's problem (RFC 9457). It contains nothing of the error behind it.
+// Problem is a denial's problem (RFC 9457), without the error behind it.
 type Problem struct {
 	denial policy.Denial
 	// The problem may be marshalled on another goroutine.
 	marshalled atomic.Bool
 }
 
-// Error implements error, with which echo v5 knows the problem, with the reason.
+// Error implements error, with the reason. Echo v5 recognises the problem by it.
 func (p *Problem) Error() string { return string(p.denial.Reason) }
 
 // StatusCode implements the HTTPStatusCoder of echo v5.

@@ -9,18 +9,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// exchange is a request and its answer in a middleware's hands.
+// exchange is a request and its answer in a middleware.
 //
 // A timeout middleware outside may return while the handler still runs. Some frameworks then reuse
 // the context for another request, so after the handler an exchange uses the context only while it
-// is current. Between the check and the use there is a moment that only a middleware which waits
-// for its chain can close.
+// is current. A race between the check and the use remains; only middleware that waits for its
+// chain can close it.
 type exchange[C any] struct {
 	*base[C]
 	c       C
-	request *http.Request // as it came
+	request *http.Request // as it arrived
 	next    func(C) error
-	err     error // what the middleware returns
+	err     error // for the middleware to return
 	mark    middleware.Mark
 }
 
@@ -60,7 +60,7 @@ func (x *exchange[C]) observing(o *Observer, f func()) {
 	f()
 }
 
-// left is what handlers have left so far for middleware outside to answer with.
+// left counts what handlers have left so far for middleware outside to render.
 type left struct{ errors, values int }
 
 func (x *exchange[C]) left() (l left) {
@@ -70,8 +70,9 @@ func (x *exchange[C]) left() (l left) {
 	return l
 }
 
-// leaves reports whether a handler has left its answer to middleware outside, which may still change it:
-// there are more errors than before, or, if the handler has not even set a status, more values.
+// leaves reports whether a handler has left its answer to middleware outside, which may still
+// change it: there are more errors than before, or, if the handler has not even set a status, more
+// values.
 func (x *exchange[C]) leaves(before left, final, silent bool) bool {
 	now := x.left()
 	return !final && (now.errors > before.errors || silent && now.values > before.values)
@@ -87,22 +88,22 @@ func (x *exchange[C]) restoreRequest() {
 func (x *exchange[C]) Deny(d policy.Denial) { x.err = x.refuse(x.c, d) }
 
 // giveUp answers for a handler that has not answered, and whose work may have been done. w is the
-// writer that the middleware was given.
+// middleware's own writer.
 func (x *exchange[C]) giveUp(w http.ResponseWriter, d policy.Denial) {
 	switch {
 	case x.current():
 		x.err = x.deny(x.c, d, func(context.Context, http.Header) *middleware.Note { return nil })
 	case x.errors != nil:
 		x.err = x.errors.Denied(d)
-	case errors.Is(x.request.Context().Err(), context.Canceled): // the writer may be another request's, too
+	case errors.Is(x.request.Context().Err(), context.Canceled): // the writer may belong to another request, too
 	default:
 		setHeader(w.Header(), &d, x.types)
 		WriteProblem(w, d)
 	}
 }
 
-// Report reports an error that does not change the answer, unless the context is another request's
-// by now.
+// Report reports an error that does not change the answer. It does nothing if the context belongs
+// to another request by now.
 func (x *exchange[C]) Report(err error) {
 	if x.current() {
 		x.report(x.c, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// change is a handler's change to a header field. A field with no values is not a deleted one:
-// net/http adds no Content-Type and no Date of its own where the field is there without a value.
+// change is a handler's change to a header field. A field without values is not a deleted field: it
+// prevents net/http from adding its own Content-Type or Date.
 type change struct {
 	name    string
 	values  []string
@@ -47,8 +47,8 @@ func apply(h http.Header, list []change) {
 	}
 }
 
-// trailers returns those changes, made after the header was settled, that are trailers. All others
-// came too late.
+// trailers returns the trailers among the changes that were made after the header was settled. All
+// other changes came too late.
 func trailers(header http.Header, late []change) []change {
 	announced := listed(header["Trailer"])
 	return slices.DeleteFunc(late, func(c change) bool {
@@ -66,19 +66,19 @@ var unrecorded = map[string]bool{
 	replayedHeader: true, statusHeader: true, markHeader: true,
 }
 
-// needed fields are those without which an answer may mean another thing.
+// needed fields can change the meaning of an answer if they are missing.
 var needed = map[string]bool{
 	"Content-Type": true, "Content-Encoding": true, "Content-Length": true, "Location": true, "Trailer": true,
 }
 
-// fields says which fields are recorded of those that can be.
+// fields selects the recorded fields.
 type fields struct {
-	keep map[string]bool // beside those that are needed; nil for all
+	keep map[string]bool // beside the needed ones; nil for all
 	drop map[string]bool
 }
 
-// fieldsOf returns what policy.KeepHeaders and policy.DropHeaders say. It panics if a field to keep
-// is never recorded.
+// fieldsOf returns the selection of policy.KeepHeaders and policy.DropHeaders. It panics if a field
+// to keep is never recorded.
 func fieldsOf(s *setting.Settings) fields {
 	for name := range s.KeepFields {
 		if unrecorded[name] {
@@ -96,8 +96,8 @@ func (f fields) records(name string) bool {
 	return !f.drop[name] && (f.keep == nil || f.keep[name] || needed[name])
 }
 
-// lasting returns the changes that a replay repeats. That a field is missing, or has no value, is
-// recorded for all fields.
+// lasting returns the changes that a replay repeats. For every field it includes its deletion, or
+// its lack of a value.
 func (f fields) lasting(list []change) []change {
 	var ofConnection map[string]bool
 	if i := slices.IndexFunc(list, func(c change) bool { return c.name == "Connection" }); i >= 0 {
@@ -113,7 +113,7 @@ func (f fields) lasting(list []change) []change {
 	return kept
 }
 
-// listed returns the names of header fields in the values of one that lists them.
+// listed returns the names of header fields in the values of a field that lists them.
 func listed(values []string) map[string]bool {
 	if len(values) == 0 {
 		return nil

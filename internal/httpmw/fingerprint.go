@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// conditions are the fields that a handler's answer depends on by their definition.
+// conditions are the fields that change a handler's answer by their definition.
 var conditions = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range"}
 
 // hostOf returns the host of a request's service.
@@ -19,8 +19,8 @@ func hostOf(r *http.Request, s *setting.Settings) string {
 	return cmp.Or(s.Services[host], host)
 }
 
-// fingerprint returns a digest of what identifies a request. An error is that of the application's
-// function, or means that there is no room for the function's copy of the body.
+// fingerprint returns a digest of the parts that identify a request. An error is of the
+// application's function, or means that there is no room for the function's copy of the body.
 func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) {
 	var most [512]byte
 	head := textlist.Append(most[:0], r.Method, hostOf(r, s), r.URL.EscapedPath())
@@ -45,7 +45,7 @@ func fingerprint(r *http.Request, b *body, s *setting.Settings) ([]byte, error) 
 	return h.Sum(nil), err
 }
 
-// ownFingerprint returns the application's fingerprint of a body, of which it gets a copy.
+// ownFingerprint returns the application's fingerprint of a body. The function gets a copy.
 func ownFingerprint(r *http.Request, b *body, s *setting.Settings) (own []byte, err error) {
 	if err := b.take(b.size); err != nil {
 		return nil, err

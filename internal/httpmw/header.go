@@ -15,13 +15,16 @@ import (
 // draft11 is draft-ietf-httpapi-ratelimit-headers-11: two structured-field Lists of Strings. The
 // fields are added, so that each limiter of a request is reported.
 //
-// RateLimit-Policy gives the quota q, the burst, and the window w, the time that refills it.
-// RateLimit gives the remaining quota r, which so never exceeds q, and in t how long that lasts:
-// until the bucket is full again, without quota until there is some, and on a denial at most until
-// it is worth trying.
+// RateLimit-Policy has the quota q, which is the burst, and the window w, the time that refills it.
+// RateLimit has the remaining quota r, which so never exceeds q, and the time t:
+//
+//   - until the bucket is full again;
+//   - without remaining quota, until there is some; and
+//   - on a denial, at most until a retry can succeed.
 //
 // The parts that depend on the plan alone are cached, for as many plans as most applications have.
-// A PlanFunc may have any number of them; those without a place in the cache are encoded each time.
+// A PlanFunc may have any number of plans; those without a place in the cache are encoded each
+// time.
 type draft11 struct {
 	plans [16]atomic.Pointer[plan]
 }
@@ -36,10 +39,10 @@ type limit struct {
 	name     string
 	capacity int64
 	window   time.Duration
-	item     string // the name, as a structured field has it
+	item     string // the name as a structured-field String
 }
 
-// encode adds the fields, whose values are in room then.
+// encode adds the fields. Their values are then in room.
 func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState, room *[2]string) {
 	p := e.plan(states)
 	if p == nil {
@@ -60,7 +63,7 @@ func (e *draft11) encode(h http.Header, states []tokenbucket.LimitState, room *[
 	}
 	room[0], room[1] = p.policy, string(b) // one array for both
 	policy, state := room[0:1:1], room[1:2:2]
-	if len(h) > 0 { // or else there are no fields yet: most limiters are outermost
+	if len(h) > 0 { // most limiters are outermost, so there are no fields yet
 		policy, state = behind(h[policyField], policy), behind(h[stateField], state)
 	}
 	h[policyField], h[stateField] = policy, state
@@ -73,7 +76,7 @@ func behind(before, values []string) []string {
 	return append(before, values...)
 }
 
-// The fields' names, as headers have them.
+// The names of the fields in canonical form.
 const (
 	policyField = "Ratelimit-Policy"
 	stateField  = "Ratelimit"
@@ -135,7 +138,7 @@ func newPlan(states []tokenbucket.LimitState) *plan {
 	return p
 }
 
-// legacy writes the X-RateLimit fields that came before the draft, for the limit nearest to
+// legacy writes the X-RateLimit fields that are older than the draft, for the limit nearest to
 // exhaustion. X-RateLimit-Reset is the t of the draft.
 func legacy(h http.Header, states []tokenbucket.LimitState) {
 	nearest := states[0]
@@ -160,5 +163,5 @@ func resetOf(s *tokenbucket.LimitState) time.Duration {
 	return s.Reset
 }
 
-// roundUp is a duration in whole seconds.
+// roundUp returns a duration in whole seconds.
 func roundUp(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

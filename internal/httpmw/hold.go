@@ -30,7 +30,7 @@ type hold[C any] struct {
 	*base[C]
 	*middleware.Hold
 	key    func(C) (string, error)
-	bodies budget // of those that are read early
+	bodies budget // for bodies that are read early
 }
 
 func newHold[C any](a Adapter[C], h *middleware.Hold, key func(C) (string, error), s setting.Settings) Middleware[C] {

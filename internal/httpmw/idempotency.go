@@ -45,7 +45,7 @@ func newIdempotency[C any](
 		panic("idempotency: New: policy.Fingerprint has no effect with policy.KeyAlone")
 	}
 	one := s.MaxBody
-	if s.Fingerprint != nil { // which is passed a copy
+	if s.Fingerprint != nil { // it gets a copy
 		one *= 2
 	}
 	if s.MaxBodies == 0 {
@@ -106,7 +106,7 @@ func (m *idempotency[C]) serve(c C, next func(C) error) error {
 		x.handle(x.passed())
 	default:
 		m.decider.Serve(x.request.Context(), op, x)
-		if x.capture != nil { // sent when it is recorded
+		if x.capture != nil { // the answer is sent after it is recorded
 			x.capture.send()
 		}
 	}
@@ -158,10 +158,10 @@ func (x *guardExchange[C]) route() string {
 	return x.request.Pattern
 }
 
-// runInto calls the handler, which answers into w. What a handler that returns an error answers is
-// up to the application's error handler, so that is called here, and not again by the framework.
-// The error of a context that is over is no answer. It reports whether the answer is made outside
-// of the capture.
+// runInto calls the handler, which answers into w. If the handler returns an error, runInto calls
+// the application's error handler, which decides the answer; the framework does not call it again.
+// The error of a context that has ended is no answer. runInto reports whether the answer is made
+// outside of the capture.
 func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	defer keepForm(x.request, r)
 	before := x.left()
@@ -172,11 +172,11 @@ func (x *guardExchange[C]) runInto(w *Capture, r *http.Request) (outside bool) {
 	if err := x.next(captured); err != nil && (w.Begun() || !middleware.GivesUp(r.Context(), err)) {
 		begun := w.Begun()
 		x.errors.Render(captured, err)
-		if !begun { // so this is the answer to the error, whatever its status
+		if !begun { // this is the answer to the error, whatever its status
 			middleware.NoteOf(r.Context()).Answered(w.Status(), err)
 		}
 	}
-	checkStatus(w.status) // of a framework that only notes it
+	checkStatus(w.status) // for a framework that only notes it
 	w.end()
 	return x.leaves(before, w.Size() > 0, w.Silent()) || x.bypassed()
 }

@@ -39,8 +39,8 @@ func safe(method string) bool {
 	return slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}, method)
 }
 
-// partial reports whether an answer has only a range of the content. It is kept only if the
-// application says so.
+// partial reports whether an answer has only a range of the content. It is kept only by
+// policy.KeepStatus.
 func partial(o middleware.Outcome) bool {
 	return o.Status == http.StatusPartialContent && o.Ending != middleware.Final
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/keys"
 )
 
-// RouteAdapter is what key functions need to know of a request in a framework with routes of its
-// own.
+// RouteAdapter gives key functions their view of a request, in a framework with routes of its own.
 type RouteAdapter[C any] interface {
 	Request(c C) *http.Request
 	// Path returns the pattern of the route.
@@ -21,13 +20,13 @@ type RouteAdapter[C any] interface {
 	Value(c C, key any) (any, bool)
 }
 
-// ByRequest keys by what is in the net/http request.
+// ByRequest keys by a function of the net/http request.
 func ByRequest[C any](a RouteAdapter[C], key func(*http.Request) (string, error)) func(C) (string, error) {
 	return func(c C) (string, error) { return key(a.Request(c)) }
 }
 
-// ByParam keys by a parameter of the route, decoded. A request that has matched no route lacks it
-// by no mistake of the application. The first name is that of the framework's package.
+// ByParam keys by a parameter of the route, decoded. If a request without a route lacks it, that is
+// no mistake of the application. framework is the name of the framework's package.
 func ByParam[C any](a RouteAdapter[C], framework, name string) func(C) (string, error) {
 	missing := keys.NotProvided("%s: ByParam: the request's route has no parameter %q", framework, name)
 	return func(c C) (string, error) {
@@ -51,8 +50,8 @@ func ByRoute[C any](a RouteAdapter[C]) func(C) (string, error) {
 	return func(c C) (string, error) { return a.Request(c).Method + " " + a.Path(c), nil }
 }
 
-// ByContext keys by a value of the framework's context or the request's. The name is that of the
-// framework's package.
+// ByContext keys by a value of the framework's context or the request's. name is the framework's
+// package.
 func ByContext[C any](a RouteAdapter[C], name string, key any) func(C) (string, error) {
 	of := keys.OfContext(name, key)
 	return func(c C) (string, error) {

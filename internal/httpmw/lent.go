@@ -10,31 +10,31 @@ import (
 )
 
 // lentBody is the body of a request that a middleware's functions (keys, scopes, costs, Unless) may
-// read before the handler does: a function reads the body from its beginning, and what it reads is
-// copied for those after it. A function gets an error instead of more than may be copied; the
-// handler gets the whole body in any case.
+// read before the handler does. Every function reads the body from its beginning: the bytes that
+// one reads are copied for the next. Beyond the maximum of copied bytes, a function gets an error;
+// the handler gets the whole body in any case.
 //
-// It is the request's only while a function is called, and after that if one has read of it: the
-// server finds in its own request what a client whose request is refused has not sent yet. The
+// It replaces the request's body only while a function is called, and after that if a function has
+// read of it: the server looks in its own request for the unread rest of a refused request. The
 // middleware of one chain share it.
 type lentBody struct {
 	request  *http.Request
 	original io.ReadCloser
 	copied   []byte
-	read     int     // of what is copied
+	read     int     // of the copied bytes
 	lender   *lender // nil unless a function is being called
-	taken    int64   // of budget
+	taken    int64   // of the budget
 	budget   *budget
 }
 
-// lender is what a middleware lends to its functions: up to max bytes of each body, in a budget for
-// all.
+// lender is the allowance of a middleware's functions: up to max bytes of each body, in a budget
+// for all.
 type lender struct {
 	max    int64
 	bodies budget
 }
 
-// maxCopied is the most that is copied at a time.
+// maxCopied is the largest number of bytes that are copied at a time.
 const maxCopied = 32 << 10
 
 // bodyError is the error of a function that could not read a body.
@@ -63,7 +63,7 @@ func lentOf(r *http.Request) *lentBody {
 }
 
 // lend lets a function of the middleware's read the body of c from its beginning, until back is
-// called. It returns nil if there is none.
+// called. It returns nil if there is no body.
 func (b *base[C]) lend(c C) *lentBody {
 	r := b.Request(c)
 	l := lentOf(r)
@@ -79,7 +79,7 @@ func (b *base[C]) lend(c C) *lentBody {
 	return l
 }
 
-// back ends what lend has begun.
+// back ends a lend.
 func (l *lentBody) back() {
 	if l == nil {
 		return
@@ -90,14 +90,15 @@ func (l *lentBody) back() {
 	}
 }
 
-// restore gives the request its own body again, unless a function has given it another one.
+// restore gives the request its own body again. If a function has given it another one, it does
+// nothing.
 func (l *lentBody) restore() {
 	if l != nil && lentOf(l.request) == l {
 		l.request.Body = l.original
 	}
 }
 
-// release returns what was copied to the budget when the request is answered.
+// release gives the copied bytes back to the budget when the request is answered.
 func (l *lentBody) release() {
 	if l != nil && l.taken > 0 {
 		l.budget.used.Add(-l.taken)
@@ -123,7 +124,7 @@ func (l *lentBody) Read(p []byte) (int, error) {
 
 // copy reads for a function.
 func (l *lentBody) copy(p []byte, from *lender) (int, error) {
-	// One byte more, by which a body that is too large is known.
+	// One byte more, by which a too large body is recognised.
 	most := min(int64(len(p)), maxCopied, from.max+1-int64(len(l.copied)))
 	if most <= 0 {
 		return 0, bodyError{&http.MaxBytesError{Limit: from.max}}
@@ -158,7 +159,8 @@ func (l *lentBody) Close() error {
 	return l.original.Close()
 }
 
-// unreadable is the denial for a body that cannot be read, or not by the application's function.
+// unreadable returns the denial for a body that cannot be read, or that the application's function
+// cannot read.
 func (b *base[C]) unreadable(c C, err error) policy.Denial {
 	var tooLarge *http.MaxBytesError
 	if (errors.Is(err, errNoRoom) || errors.Is(err, errScopeNoRoom)) && b.Request(c).ProtoMajor == 1 {

@@ -11,31 +11,32 @@ import (
 type Observer struct {
 	http.ResponseWriter
 	status   int // zero before the answer begins
-	noted    int // the status that the handler has set last for an answer that has not begun
+	noted    int // the last status that the handler has set for an answer that has not begun
 	hijacked bool
 }
 
-// Note notes a status that the handler has set, in a framework where that does not begin the answer.
+// Note notes a status that the handler has set, in a framework where setting it does not begin the
+// answer.
 func (o *Observer) Note(status int) {
 	if !o.Begun() {
 		o.noted = status
 	}
 }
 
-// Noted returns the status that was noted last, zero if there is none.
+// Noted returns the last noted status, zero if there is none.
 func (o *Observer) Noted() int { return o.noted }
 
 // Silent reports whether the handler has neither begun an answer nor set its status.
 func (o *Observer) Silent() bool { return !o.Begun() && o.noted == 0 }
 
-// Status returns the status of the answer, when the handler has returned: zero if it is not known,
-// since the handler has hijacked the connection.
+// Status returns the status of the answer after the handler has returned. It is zero if the status
+// is not known because the handler has hijacked the connection.
 func (o *Observer) Status() int {
 	switch {
 	case o.hijacked:
 		return 0
 	case o.status == 0:
-		return http.StatusOK // as net/http has it
+		return http.StatusOK // the default of net/http
 	}
 	return o.status
 }
@@ -43,7 +44,7 @@ func (o *Observer) Status() int {
 // Begun reports whether status and header are on their way.
 func (o *Observer) Begun() bool { return o.status != 0 || o.hijacked }
 
-// Begin notes the status of an answer. Only the first one counts, and none that is informational.
+// Begin notes the status of an answer. Only the first one counts, and informational ones do not.
 func (o *Observer) Begin(status int) {
 	if o.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		o.status = status
@@ -68,8 +69,8 @@ func (o *Observer) WriteString(s string) (int, error) {
 	return io.WriteString(o.ResponseWriter, s)
 }
 
-// ReadFrom implements io.ReaderFrom: net/http sends files without a copy. A reader that fails at
-// once begins no answer.
+// ReadFrom implements io.ReaderFrom, with which net/http sends files without a copy. A reader that
+// fails at once begins no answer.
 func (o *Observer) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(o.ResponseWriter, r)
 	if n > 0 {
@@ -97,5 +98,5 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap lets http.ResponseController find what the observer does not do itself.
+// Unwrap lets http.ResponseController use the methods that the observer lacks.
 func (o *Observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }

@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// operation returns the operation that a request asks for, or why the request is refused. It has no
-// key if the request is not guarded.
+// operation returns the operation of a request, or its denial. The operation has no key if the
+// request is not guarded.
 func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denial) {
 	key, denial := x.key()
 	if denial != nil || !x.m.decider.Guards(key) {
@@ -30,8 +30,8 @@ func (x *guardExchange[C]) operation() (op guard.Operation, denial *policy.Denia
 	return x.m.decider.Operation(scope, key, fingerprint), nil
 }
 
-// key returns the key of a request, or the denial of one without a proper key. It returns neither
-// for a request that has none, and needs none. The application's own function can read the body.
+// key returns the key of a request, or a denial if it is missing or malformed. It returns neither
+// if there is no key and none is required. The application's own function can read the body.
 func (x *guardExchange[C]) key() (string, *policy.Denial) {
 	required := x.m.settings.Required
 	if x.hooks.Key == nil {
@@ -57,8 +57,7 @@ func (x *guardExchange[C]) scopeOf() (scope string, err error) {
 	return scope, err
 }
 
-// show calls a function of the middleware's that is given x.c, with a request that has a copy of
-// the body that was read.
+// show calls a function that uses x.c, with a request that has a copy of the body.
 func (x *guardExchange[C]) show(f func()) {
 	show(x.request, &x.body, func(r *http.Request) {
 		c := x.c
@@ -68,8 +67,8 @@ func (x *guardExchange[C]) show(f func()) {
 	})
 }
 
-// passed returns the request of a handler that runs unguarded, with its body again if that has been
-// read.
+// passed returns the request of a handler that runs unguarded. If its body was read, it can be read
+// again.
 func (x *guardExchange[C]) passed() *http.Request {
 	if x.hooks.Key == nil {
 		return x.request
@@ -77,8 +76,7 @@ func (x *guardExchange[C]) passed() *http.Request {
 	return withBody(x.request.Context(), x.request, &x.body)
 }
 
-// fingerprint returns the fingerprint of a request whose body is read now, unless its key was in
-// it.
+// fingerprint returns the fingerprint of a request. It reads the body, unless the key function has.
 func (x *guardExchange[C]) fingerprint() ([]byte, *policy.Denial) {
 	if x.hooks.Key == nil {
 		if denial := x.readBody(); denial != nil {

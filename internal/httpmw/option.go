@@ -29,7 +29,7 @@ func Costs[R any](estimate func(R) tokenbucket.Cost) policy.RateLimitOption {
 	return setting.Given("ratelimit: Costs", estimate, func(s *setting.Settings) { s.Costs = estimate })
 }
 
-// HooksOf returns the hooks, but for Deny, of a framework whose functions take requests as a C.
+// HooksOf returns the hooks of a framework whose functions take requests as a C, except Deny.
 func HooksOf[C any](name string, s setting.Settings) Hooks[C] {
 	return Hooks[C]{
 		Skip:   setting.Hook[func(C) bool](name, s.Skip),

@@ -11,18 +11,18 @@ type valuer[C any] interface {
 	Value(c C, key any) (any, bool)
 }
 
-// planContext is the context of a decision, in which a PlanFunc finds what earlier middleware have
-// put into the framework's own context under a string, and all that is in the request's. Frameworks
-// reuse their contexts, so it has no more of it once the decision is made: whoever keeps a
-// planContext sees the request's values alone.
+// planContext is the context of a decision. A PlanFunc finds in it the values that earlier
+// middleware have put into the framework's own context under a string, and all values of the
+// request's context. Frameworks reuse their contexts, so it has only the request's values once the
+// decision is made.
 //
-// Every decision of a limiter whose plan may depend on the request has one. It costs no allocation
-// beside that of the header fields, which are in it.
+// Every decision of a limiter whose plan may depend on the request has one. It contains the header
+// fields, and costs no allocation besides theirs.
 type planContext[C any] struct {
 	context.Context // the request's
 
-	mu     sync.Mutex // guards what follows
-	values valuer[C]  // nil if the decision is made, or the framework has no values
+	mu     sync.Mutex // guards the following fields
+	values valuer[C]  // nil after the decision, or if the framework has no values
 	c      C
 
 	fields [2]string
@@ -52,7 +52,7 @@ func (p *planContext[C]) own(name string) (any, bool) {
 	return p.values.Value(p.c, name)
 }
 
-// end is called when the decision is made.
+// end is called after the decision.
 func (p *planContext[C]) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware"
 )
 
-// ContentType is that of a problem (RFC 9457).
+// ContentType is the content type of a problem (RFC 9457).
 const ContentType = "application/problem+json"
 
-// setHeader sets the fields that belong to a denial, but for the body's. The denial has its problem
-// type from then on, which begins with types.
+// setHeader sets the header fields of a denial, except those of the body. It also sets types as the
+// base of the denial's problem type.
 func setHeader(h http.Header, d *policy.Denial, types string) {
 	d.TypeBase = types
 	if d.RetryAfter > 0 {
@@ -27,7 +27,7 @@ func setHeader(h http.Header, d *policy.Denial, types string) {
 }
 
 // linked reports whether an answer has a Link to the denial's page: if its client has to change the
-// request, or if the application has a page, and the type is not its URL.
+// request, or if the application has a page whose URL is not the type.
 func linked(d *policy.Denial) bool {
 	switch d.Reason {
 	case policy.KeyMissing, policy.KeyMalformed, policy.FenceMissing:
@@ -52,11 +52,11 @@ func Body(d policy.Denial) []byte {
 }
 
 // markHeader is the header field by which outer guards recognise a refusal. It travels with the
-// answer, through the middleware in between. No client sees it.
+// answer, through the middleware in between. No client receives it.
 const markHeader = "Lockkeeper-Refusal"
 
-// mark marks the answer with this header as a refusal, for the guards outside. It returns their
-// note, nil if there is none, in which the caller records the refusal's status.
+// mark marks the answer with this header as a refusal, for the guards outside. It returns the note
+// of the innermost one, nil if there is none. The caller records the refusal's status in it.
 func mark(ctx context.Context, h http.Header) *middleware.Note {
 	n := middleware.NoteOf(ctx)
 	if n != nil {

@@ -43,9 +43,9 @@ type rateLimit[C any] struct {
 	key     func(C) (string, error)
 	asks    bool // for more than a token
 	settles bool
-	charged map[int]bool // the statuses that are charged, nil for all
+	charged map[int]bool // the charged statuses, nil for all
 	shadow  bool
-	hidden  bool // no field tells of the limits
+	hidden  bool // no header field shows the limits
 	legacy  bool
 	status  bool
 	encoder draft11
@@ -76,7 +76,7 @@ func (m *rateLimit[C]) begin(c C, key string) (middleware.Visit, *policy.Denial)
 	return m.decider.Begin(r.Context(), reflect.ValueOf(r.Header).Pointer(), r.URL.Path, key)
 }
 
-// check takes a token of the key, or examines why there is no key. It returns what outcome does.
+// check takes a token of the key, or handles the lack of a key. It returns the result of outcome.
 func (m *rateLimit[C]) check(c C, key string, keyErr error) *policy.Denial {
 	var decision tokenbucket.Decision // without limits, if there is none
 	if m.values == nil || m.decider.Limiter.FixedPlan() {
@@ -88,7 +88,8 @@ func (m *rateLimit[C]) check(c C, key string, keyErr error) *policy.Denial {
 	return m.outcome(c, denial, verdict, &decision, &ctx.fields)
 }
 
-// checkIn makes a decision in a context of its own, which ends then, even if the PlanFunc panics.
+// checkIn makes a decision in its own context, which ends with the decision, even if the PlanFunc
+// panics.
 func (m *rateLimit[C]) checkIn(
 	ctx *planContext[C], key string, keyErr error, decision *tokenbucket.Decision,
 ) (*policy.Denial, middleware.Verdict) {
@@ -96,8 +97,8 @@ func (m *rateLimit[C]) checkIn(
 	return m.decider.Check(ctx, key, keyErr, nil, decision)
 }
 
-// outcome sets the header fields of the response, for which there may be room, and returns nil if
-// the request may pass.
+// outcome sets the header fields of the response, in room if that is not nil. It returns nil if the
+// request may pass.
 func (m *rateLimit[C]) outcome(
 	c C, denial *policy.Denial, verdict middleware.Verdict, decision *tokenbucket.Decision, room *[2]string,
 ) *policy.Denial {
@@ -111,17 +112,17 @@ func (m *rateLimit[C]) outcome(
 	return nil
 }
 
-// pass reports how a request came to pass that was not allowed.
+// pass reports a request that passes although it was not allowed.
 func (m *rateLimit[C]) pass(c C, denial *policy.Denial, verdict middleware.Verdict) {
 	switch {
 	case verdict == middleware.Bypassed && m.status:
 		m.Header(c).Set("RateLimit-Status", "bypassed")
 	case verdict == middleware.Shadowed && m.hooks.Report != nil && middleware.IsFailure(*denial):
-		m.hooks.Report(c, denial.Err) // no error of the framework's own: it may answer with one
+		m.hooks.Report(c, denial.Err) // not the framework's place for errors: it may answer with one
 	}
 }
 
-// tell sets the fields about the limits of a decision. Their room may be nil.
+// tell sets the fields about the limits of a decision. room may be nil.
 func (m *rateLimit[C]) tell(h http.Header, decision *tokenbucket.Decision, room *[2]string) {
 	var few [4]tokenbucket.LimitState
 	if limits := m.decider.AppendLimits(few[:0], decision); len(limits) > 0 {

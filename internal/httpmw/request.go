@@ -16,8 +16,8 @@ func requestID(r *http.Request) middleware.RequestID {
 }
 
 // keepForm gives a request the form that a handler has parsed from a copy of it: the server removes
-// the form's temporary files, and looks for them in the request that it made. When the request's
-// context is over the server may have done so already, so the files are removed here.
+// the form's temporary files, and looks for them in its own request. When the request's context has
+// ended the server may have done so already, so keepForm removes the files.
 func keepForm(original, handled *http.Request) {
 	switch {
 	case handled.MultipartForm == nil || original.MultipartForm != nil:

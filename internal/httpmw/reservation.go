@@ -38,8 +38,8 @@ func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr e
 	return x.err
 }
 
-// Report reports an error that does not change the answer: that of a shadow to OnError alone, since
-// what a framework has recorded may change it.
+// Report reports an error that does not change the answer. An error of a shadow goes to OnError
+// alone, since frameworks may answer with the errors that they record.
 func (x *settling[C]) Report(err error) {
 	switch {
 	case !x.m.shadow:
@@ -49,7 +49,7 @@ func (x *settling[C]) Report(err error) {
 	}
 }
 
-// run calls the handler, and settles what it has used, even if it panics.
+// run calls the handler, and settles its use, even if it panics.
 func (x *settling[C]) run() {
 	charged := true
 	defer func() { x.ask.Settle(x.request.Context(), charged) }()
@@ -65,9 +65,9 @@ func (x *settling[C]) run() {
 	charged = status == 0 || x.m.charged[status]
 }
 
-// observe calls the handler and returns the status of its answer, or zero if that is not known.
-// What a handler that returns an error answers is up to the application's error handler, so that is
-// called here, and not again by the framework.
+// observe calls the handler and returns the status of its answer, or zero if that is not known. If
+// the handler returns an error, observe calls the application's error handler, which decides the
+// answer; the framework does not call it again.
 func (x *settling[C]) observe(r *http.Request) int {
 	var (
 		o     Observer

@@ -16,8 +16,8 @@ type response struct {
 	body            []byte
 }
 
-// send sends the answer. If it is not settled and has no body, outer middleware may still change it
-// in a framework that defers the header.
+// send sends the answer. In a framework that defers the header, outer middleware may still change
+// an answer that is not settled and has no body.
 func (r response) send(w http.ResponseWriter, status int, settled bool) error {
 	apply(w.Header(), r.header)
 	w.WriteHeader(status)
@@ -30,7 +30,7 @@ func (r response) send(w http.ResponseWriter, status int, settled bool) error {
 }
 
 // sendBody sends the body. The part beyond the Content-Length is a separate write, since net/http
-// refuses the whole of a write that exceeds it.
+// refuses a write that exceeds it as a whole.
 func (r response) sendBody(w http.ResponseWriter) error {
 	if len(r.body) == 0 {
 		return nil
@@ -49,7 +49,7 @@ func (r response) sendBody(w http.ResponseWriter) error {
 	return err
 }
 
-// sendHeader sends the header of a writer that defers it, as gin's does.
+// sendHeader sends the header of a writer that defers it, such as gin's.
 func sendHeader(w http.ResponseWriter) {
 	if noting, ok := w.(interface{ WriteHeaderNow() }); ok {
 		noting.WriteHeaderNow()
@@ -60,8 +60,8 @@ func sendHeader(w http.ResponseWriter) {
 func validStatus(status int) bool { return status >= 100 && status <= 999 }
 
 // The encoding of a response: a version, the changes to the header, the trailers, and the body.
-// Changes are their number and, for each, the name, the number of values plus one, and the values;
-// zero is a field that was deleted.
+// Changes begin with their number. Each change has the name, the number of values plus one, and the
+// values; zero stands for a deleted field.
 const responseVersion = 2
 
 var errDamaged = errors.New("idempotency: the kept response is damaged")
@@ -88,7 +88,7 @@ func decodeResponse(b []byte) (response, error) {
 	return response{header, trailer, r.Left}, nil
 }
 
-// sizeOf is about how long an encoding is.
+// sizeOf estimates the length of an encoding.
 func sizeOf(list []change) int {
 	size := 0
 	for _, c := range list {

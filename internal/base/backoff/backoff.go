@@ -19,8 +19,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Growing are pauses between tries. Each is half as long again as the one before, from Min to Max,
-// and varied by up to half of that at random, so that processes do not try in step.
+// Growing makes the pauses between tries. Each is half as long again as the one before, from Min to
+// Max, and varied at random by up to half, so that processes do not try in step.
 type Growing struct {
 	Min, Max time.Duration
 	next     time.Duration
@@ -36,14 +36,14 @@ func (p *Growing) Next() time.Duration {
 // Reset makes the next pause the first.
 func (p *Growing) Reset() { p.next = 0 }
 
-// leastSpread is what the clients of a server that asks for no delay, or a short one, are spread
-// over.
+// leastSpread is the least time over which clients are spread, if their server asks for no delay,
+// or a short one.
 const leastSpread = 50 * time.Millisecond
 
-// Asked returns the pause of a client that a server asks to wait for delay, after so many retries:
-// any time from that delay to half as much more, and with each retry twice as much more, within
-// most. So callers that were refused together are spread ever wider, and none comes earlier than
-// the server says.
+// Asked returns the pause of a client whose server asks for delay, after a number of retries: a
+// random time from delay to half as much more. The spread doubles with each retry, within most. So
+// callers that were refused together spread ever wider, and none comes earlier than the server
+// asks.
 func Asked(delay time.Duration, retries int, most time.Duration) time.Duration {
 	spread := max(delay/2, leastSpread)
 	for range retries {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// RetryAfter returns the pause that an answer's Retry-After asks for, in seconds or until a date, or its
-// Retry-After-Ms in milliseconds, or false if there is none that can be read. Of several, also in one
-// field, it is the longest. A part of a second is a whole one, as the field has it (RFC 9110).
+// RetryAfter returns the pause that an answer asks for: Retry-After in seconds or until a date, or
+// Retry-After-Ms in milliseconds. It returns false if neither can be read. Of several pauses, also
+// in one field, it returns the longest. A part of a second in Retry-After counts as a whole one,
+// since the field has whole seconds (RFC 9110).
 func RetryAfter(h http.Header) (longest time.Duration, ok bool) {
 	for _, text := range h["Retry-After"] {
 		d, readable := retryAfter(text, h)
@@ -42,7 +43,7 @@ func retryAfter(text string, h http.Header) (time.Duration, bool) {
 }
 
 // ServerNow returns the time by the clock of the server that sent an answer, which may differ from
-// this one: the answer's Date, and its Age if a cache kept it. Without a Date it is this clock's
+// this one: the answer's Date, plus its Age if a cache kept it. Without a Date it is this clock's
 // time.
 func ServerNow(h http.Header) time.Time {
 	date, err := http.ParseTime(h.Get("Date"))
@@ -52,8 +53,8 @@ func ServerNow(h http.Header) time.Time {
 	return date.Add(age(h))
 }
 
-// SinceSent returns what is left of a time that began when a server sent an answer: all of it,
-// unless a cache kept the answer, and nothing of a time that is over.
+// SinceSent returns the rest of a time that began when a server sent an answer: all of it unless a
+// cache kept the answer, and zero if it is over.
 func SinceSent(h http.Header, d time.Duration) time.Duration {
 	kept := age(h)
 	if d <= kept { // also where the difference would overflow
@@ -70,7 +71,8 @@ func age(h http.Header) time.Duration {
 	return 0
 }
 
-// decimal returns the time of so many units, rounded up, the longest one if they are more than that.
+// decimal returns the time of a decimal number of units, rounded up, or the longest time if they
+// exceed it.
 func decimal(text string, unit time.Duration) (time.Duration, bool) {
 	whole, part, _ := strings.Cut(text, ".")
 	if strings.Trim(part, "0123456789") != "" {
@@ -86,7 +88,7 @@ func decimal(text string, unit time.Duration) (time.Duration, bool) {
 	return n / (time.Second / unit), true
 }
 
-// digits returns the time of so many seconds, the longest one if they are more than that.
+// digits returns the time of a number of seconds, or the longest time if they exceed it.
 func digits(text string) (time.Duration, bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false

@@ -1,4 +1,5 @@
-// Package clientctx carries the context of a request's client for work that outlives the connection.
+// Package clientctx carries the context of a request's client for work that outlives the
+// connection.
 package clientctx
 
 import (
@@ -11,16 +12,16 @@ type client struct {
 	request context.Context
 
 	mu       sync.Mutex
-	ctx      context.Context // nil until it is asked for
+	ctx      context.Context // nil before the first call of context
 	stop     func() bool     // watching the request
 	answered bool
 }
 
 type key struct{}
 
-// Detach returns a context that request's end does not end, but the request's own deadline does, and in
-// which [Context] finds what ends when the client leaves. Once release is called nothing ends that any
-// more: the end of a request that was answered is not its client's leaving.
+// Detach returns a context that outlives request: only request's own deadline ends it. [Context]
+// finds the client's context in it. After release the client's context does not end any more: the
+// end of an answered request does not mean that its client has left.
 func Detach(request context.Context) (ctx context.Context, release func()) {
 	c := &client{request: request}
 	ctx = context.WithValue(context.WithoutCancel(request), key{}, c)
@@ -35,8 +36,8 @@ func Detach(request context.Context) (ctx context.Context, release func()) {
 	}
 }
 
-// Context returns the context that ends when the client leaves whose request ctx belongs to: ctx itself
-// if it is not detached, or never ends, as that of work which is to outlive the request.
+// Context returns a context that ends when the client of ctx's request leaves. It is ctx itself if
+// ctx is not detached, or never ends, as for work that is to outlive the request.
 func Context(ctx context.Context) context.Context {
 	if ctx.Done() == nil {
 		return ctx
@@ -47,8 +48,8 @@ func Context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Left reports whether the client has left, or ctx is over. It knows at once; the end of [Context] takes
-// a moment to be seen.
+// Left reports whether the client has left, or ctx is over. It is exact at once; the end of
+// [Context] may be a moment later.
 func Left(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Duration is a moving average: each new value moves it by an eighth of the difference. The zero value
-// knows of none. All methods may be called concurrently; of values that come at the same moment, one
-// may be lost.
+// Duration is a moving average: each new value moves it by an eighth of the difference. The zero
+// value has no values. All methods may be called concurrently; of concurrent values, one may be
+// lost.
 type Duration struct{ nanos atomic.Int64 }
 
 // Add adds a value.

@@ -1,8 +1,9 @@
 // Package expiry has a map whose entries expire.
 package expiry
 
-// Table is a bounded map whose entries expire. Expired entries are removed a few at a time as others
-// are added, so that it needs no goroutine and no long pause. It is not safe for concurrent use.
+// Table is a bounded map whose entries expire. Expired entries are removed a few at a time as
+// others are added, so that it needs no goroutine and no long pause. It is not safe for concurrent
+// use.
 type Table[K comparable, V any] struct {
 	index   map[K]int
 	entries []Entry[K, V]
@@ -19,10 +20,10 @@ type Entry[K comparable, V any] struct {
 }
 
 const (
-	// SweepStep entries are looked at for each one added: two, so that the expired never
-	// outnumber the live for long.
+	// SweepStep entries are examined for each added one: two, so that the expired entries do not
+	// outnumber the live ones for long.
 	SweepStep = 2
-	// SweepFull entries are looked at before an addition to a full table is refused.
+	// SweepFull entries are examined before an addition to a full table is refused.
 	SweepFull = 64
 )
 
@@ -55,7 +56,7 @@ func (t *Table[K, V]) Room(n int, now int64) bool {
 	return len(t.entries)+n <= t.limit
 }
 
-// Add adds an entry for a key that has none. The caller has asked for room.
+// Add adds an entry for a key that has none. The caller has called Room.
 func (t *Table[K, V]) Add(k K, v V, expires, now int64) {
 	t.Sweep(SweepStep, now)
 	t.index[k] = len(t.entries)
@@ -83,7 +84,7 @@ func (t *Table[K, V]) removeAt(i int) {
 	t.entries = t.entries[:last]
 }
 
-// Sweep looks at n entries, and removes those that have expired.
+// Sweep examines n entries, and removes the expired ones.
 func (t *Table[K, V]) Sweep(n int, now int64) {
 	for range min(n, len(t.entries)) {
 		if t.hand >= len(t.entries) {

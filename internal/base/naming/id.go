@@ -16,11 +16,11 @@ func NewID() string {
 	return string(text[:]) // the only allocation
 }
 
-// maxHost keeps an odd host name from making every request invalid.
+// maxHost bounds the host name, so that a long one does not make every request invalid.
 const maxHost = 128
 
-// Process returns what people know this process by, its host's name and its id, in less than 150
-// bytes.
+// Process returns a description of this process for people, its host's name and its ID, in less
+// than 150 bytes.
 func Process() string {
 	host, _ := os.Hostname()
 	return host[:min(len(host), maxHost)] + ":" + strconv.Itoa(os.Getpid())

@@ -2,8 +2,8 @@ package naming
 
 import "reflect"
 
-// IsNil reports whether what an interface holds is nothing: nil, or a nil pointer (a typed nil), on which the
-// first call would panic.
+// IsNil reports whether an interface is nil or holds a nil pointer, map, slice, function or channel
+// (a typed nil), on which the first call would panic.
 func IsNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Invalid:

@@ -29,7 +29,7 @@ const (
 
 var acquireResults = []AcquireResult{Acquired, Busy, Canceled, AcquireError}
 
-// HoldEnd is how a lease ended.
+// HoldEnd is the end of a lease.
 type HoldEnd string
 
 // The ends of leases.
@@ -139,7 +139,7 @@ func NewSemaphore(p Providers, scope, policy string) *Acquisitions {
 	return a
 }
 
-// Hold starts the time for which a lock is held, and Ended ends it.
+// Hold starts the time of a held lock, and Ended ends it.
 func (a *Acquisitions) Hold(ctx context.Context) (held time.Time) {
 	if a.holds != nil {
 		held = a.holds.Begin(ctx)

@@ -62,8 +62,8 @@ func NewShadows(p Providers, scope, policy, mechanism string) *Shadows {
 	}
 }
 
-// Add counts a request, and annotates the current span if it is recording. The reason is one of a
-// few.
+// Add counts a request, and annotates the current span if it is recording. There are only a few
+// reasons.
 func (s *Shadows) Add(ctx context.Context, reason string) {
 	attr := shadowReasonKey.String(reason)
 	if s.counter.Enabled(ctx) {

@@ -81,7 +81,7 @@ func (d *Durations[E]) Begin(ctx context.Context) time.Time {
 	return time.Now()
 }
 
-// End records the duration since began, unless that is zero. The error is that of a failed call.
+// End records the duration since began, unless that is zero. The error is of a failed call.
 func (d *Durations[E]) End(ctx context.Context, began time.Time, name E, err error) {
 	if began.IsZero() {
 		return

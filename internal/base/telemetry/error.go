@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// ErrorTypes are all values of error.type. The last is that of the semantic conventions for other
+// ErrorTypes are all values of error.type. The last one is from the semantic conventions, for other
 // errors.
 var ErrorTypes = []string{
 	"store_unavailable", "store_unconfirmed", "store_full", "store_overloaded", "store_closed", "store_misconfigured", "timeout", "canceled",

@@ -23,7 +23,7 @@ type IdempotencyResult string
 const (
 	Started          IdempotencyResult = "started"               // on spans only: an attempt has begun
 	Executed         IdempotencyResult = "executed"              // an attempt ended, and its result is recorded
-	Unretained       IdempotencyResult = "executed_not_retained" // an attempt ended, which is recorded without its result
+	Unretained       IdempotencyResult = "executed_not_retained" // an attempt ended, and is recorded without its result
 	Abandoned        IdempotencyResult = "abandoned"             // an attempt ended without a trace
 	Failed           IdempotencyResult = "failed"                // an attempt ended, and its outcome is unknown
 	Overtaken        IdempotencyResult = "overtaken"             // an attempt ended after it had lost the operation
@@ -46,7 +46,7 @@ type Idempotency struct {
 	tracer      trace.Tracer
 	name        string // of spans
 	logger      *slog.Logger
-	notFound    *Repeated // unknown outcomes that were not found out
+	notFound    *Repeated // unknown outcomes that stay unknown
 	filling     firsts    // scopes that have most of their records
 	full        firsts    // scopes that have all of them
 
@@ -76,7 +76,7 @@ func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Ide
 	return t
 }
 
-// Beginning is a request to begin an operation, and the attempt that it became.
+// Beginning is a request to begin an operation, and the attempt that may follow.
 type Beginning struct {
 	began time.Time
 	span  trace.Span // nil if there is none
@@ -91,8 +91,8 @@ func (t *Idempotency) Begin(ctx context.Context) Beginning {
 	return b
 }
 
-// Begun records the result of a request to begin. A replay's span links to that of the attempt that
-// did the work. The error counts only if the result is [IdempotencyError].
+// Begun records the result of a request to begin. A replay's span links to the span of the attempt
+// that did the work. The error counts only if the result is [IdempotencyError].
 func (t *Idempotency) Begun(ctx context.Context, b Beginning, result IdempotencyResult, worked trace.SpanContext, err error) {
 	if result != IdempotencyError {
 		err = nil
@@ -115,7 +115,7 @@ func (t *Idempotency) Begun(ctx context.Context, b Beginning, result Idempotency
 	b.span.End()
 }
 
-// End records how an attempt ended. The error counts as for Begun.
+// End records the result of an attempt. The error counts as for Begun.
 func (t *Idempotency) End(ctx context.Context, b Beginning, result IdempotencyResult, err error) {
 	if result != IdempotencyError {
 		err = nil
@@ -124,8 +124,8 @@ func (t *Idempotency) End(ctx context.Context, b Beginning, result IdempotencyRe
 }
 
 // Unconfirmed is called for a completion that the store did not confirm. Confirmed or Dropped
-// follows. The first one is logged, and when none is pending, their numbers: an outage is two
-// lines.
+// follows. The first one is logged, and their numbers when none is pending any more: an outage is
+// two lines.
 func (t *Idempotency) Unconfirmed(ctx context.Context, err error) {
 	t.mu.Lock()
 	t.pending++
@@ -187,8 +187,9 @@ func (t *Idempotency) NotReconciled(ctx context.Context, id string, err error) {
 	t.notFound.Found(ctx, "operation", id, "error", err)
 }
 
-// ScopeHas is called when a scope has begun one more operation, with the number of its records if that
-// is known, and with the largest one. A scope that has 80 % of these is logged by its digest.
+// ScopeHas is called when a scope has begun one more operation, with the number of its records if
+// that is known, and with their maximum. A scope that has 80 % of the maximum is logged by its
+// digest.
 func (t *Idempotency) ScopeHas(ctx context.Context, digest string, records, most int) {
 	if records >= most-most/5 && t.filling.first(digest) {
 		t.logger.WarnContext(ctx, "lockkeeper: a scope has 80 % of the records that it may have (guard.WithMaxPerScope)",
@@ -196,8 +197,8 @@ func (t *Idempotency) ScopeHas(ctx context.Context, digest string, records, most
 	}
 }
 
-// ScopeIsFull is called when a new operation is refused because its scope is full: the next place
-// comes free after some time.
+// ScopeIsFull is called when a new operation is refused because its scope is full. The scope has a
+// free place after the time free.
 func (t *Idempotency) ScopeIsFull(ctx context.Context, digest string, most int, free time.Duration) {
 	if t.full.first(digest) {
 		t.logger.WarnContext(ctx, "lockkeeper: a scope is full (guard.WithMaxPerScope), so its new operations are refused",

@@ -1,5 +1,5 @@
 // Package telemetry emits OpenTelemetry metrics and spans, and logs, of mechanisms and stores. It
-// never emits keys, scopes or tokens: the only names in it are those that the application gave its
+// never emits keys, scopes or tokens. Its only names are those that the application gives its
 // mechanisms. Attributes are computed only if they are recorded.
 package telemetry
 
@@ -14,10 +14,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/core"
 )
 
-// policyKey is the name that the user gave a mechanism.
+// policyKey is the attribute of a mechanism's name, which the user chooses.
 const policyKey = attribute.Key("lockkeeper.policy")
 
-// errorTypeKey is that of the semantic conventions.
+// errorTypeKey is from the semantic conventions.
 const errorTypeKey = attribute.Key("error.type")
 
 // Providers are the providers of telemetry. A nil one means the global one.

@@ -34,7 +34,7 @@ type SettlementResult string
 // The results of settlements.
 const (
 	Settled       SettlementResult = "settled"
-	SettledInPart SettlementResult = "overdraft" // what was used beyond the overdraft is forgotten
+	SettledInPart SettlementResult = "overdraft" // the use beyond the overdraft is not charged
 	NotSettled    SettlementResult = "error"     // the estimate stays, or perhaps
 )
 
@@ -95,7 +95,7 @@ func (c *counts[R]) add(ctx context.Context, result R) {
 	}
 }
 
-// Begin is called before a decision, and End after it with what it returned.
+// Begin is called before a decision, and End after it with its result.
 func (t *RateLimit) Begin(ctx context.Context) time.Time { return t.decisions.Begin(ctx) }
 
 // End records a decision, and annotates the current span if it is recording. It does not set the
@@ -110,8 +110,8 @@ func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitRe
 // Waiting is a caller that waits for tokens.
 type Waiting struct{ span trace.Span } // may be nil
 
-// Wait is called before a wait for tokens, which has a span if the current one is recording, and
-// End after it.
+// Wait is called before a wait for tokens, and End after it. The wait has a span if the current one
+// is recording.
 func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
 	if trace.SpanFromContext(ctx).IsRecording() {
 		_, w.span = t.tracer.Start(ctx, t.name, trace.WithAttributes(t.policy)) //nolint:spancheck // End ends it
@@ -119,8 +119,8 @@ func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
 	return w
 }
 
-// End ends the span with the result of the wait: if the tokens would come after the context's
-// deadline, that is a denial and no error.
+// End ends the span with the result of the wait. Tokens that would come after the context's
+// deadline are a denial and no error.
 func (w Waiting) End(ctx context.Context, err error) {
 	if w.span == nil {
 		return

@@ -11,9 +11,9 @@ import (
 const repeatEvery = time.Minute
 
 const (
-	// firstsPeriod is how long a firsts remembers.
+	// firstsPeriod is the period of a firsts.
 	firstsPeriod = time.Hour
-	// maxFirsts bounds what it remembers, and so the log lines.
+	// maxFirsts bounds the texts of a firsts, and so the log lines.
 	maxFirsts = 256
 )
 
@@ -52,8 +52,7 @@ func (r *Repeated) Found(ctx context.Context, attributes ...any) {
 	}
 }
 
-// firsts finds the first occurrence of each text in a period. Those beyond a maximum of texts are not
-// found.
+// firsts finds the first occurrence of each text in a period. Texts beyond a maximum are not found.
 type firsts struct {
 	mu   sync.Mutex
 	seen map[string]bool

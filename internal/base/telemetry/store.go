@@ -24,7 +24,7 @@ type Store struct {
 	unregister func()
 }
 
-// callEnd is the outcome of a call. It is not an attribute of its own: error.type has it.
+// callEnd is the outcome of a call. It is not an attribute of its own, since error.type shows it.
 type callEnd string
 
 const (
