@@ -1,14 +1,14 @@
-// Package echomw has what the echo v4 middleware of all policies share: functions that return the
-// key or the scope of a request, and the options of every middleware. The middleware are its
-// subpackages. For echo v5 there is echov5mw.
+// Package echomw has the common parts of the echo v4 middleware of all policies: functions that
+// return the key or the scope of a request, and the options of every middleware. The middleware are
+// its subpackages. For echo v5 there is echov5mw.
 //
 // A middleware that refuses a request returns an *echo.HTTPError to the application's
-// HTTPErrorHandler, whose answer it is: echo's own makes it a problem (RFC 9457) of type
-// application/problem+json, and one of the application's finds what was refused, and why, by
-// [DenialOf]. Its Code is the status, and its Message marshals itself as the problem. Its text says
-// nothing of the error behind the denial, which is not for clients: a log finds that in the Err of
-// [DenialOf], and errors.Is finds store.ErrUnavailable when the store is. The header fields of the
-// denial (Retry-After, RateLimit, Link) are set already.
+// HTTPErrorHandler, which answers with it. Echo's own handler makes a problem (RFC 9457) of type
+// application/problem+json. A handler of the application's finds the denial, with its reason, by
+// [DenialOf]. The error's Code is the status, and its Message marshals itself as the problem. Its
+// text has nothing of the error behind the denial, which is not for clients: for logs, the Err of
+// [DenialOf] has that. errors.Is matches store.ErrUnavailable if the store is unavailable. The
+// header fields of the denial (Retry-After, RateLimit, Link) are set already.
 package echomw
 
 import (
@@ -24,21 +24,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// KeyFunc returns the key of a request: what it is limited by. [nethttp.KeyFunc] says what its
-// errors mean, and how it may read the body.
+// KeyFunc returns the key of a request, by which the middleware limits, locks or checks it.
+// [nethttp.KeyFunc] documents its errors, and how it may read the body.
 type KeyFunc func(c echo.Context) (string, error)
 
-// ByHeader keys by the value of a request header field. Clients choose what they send:
-// [nethttp.ByHeader] says what such a key is good for, and that it protects from no client.
+// ByHeader keys by the value of a request header field. Clients choose the value, so a limit by it
+// protects from none of them: see [nethttp.ByHeader].
 func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id. Echo does not decode a
-// parameter if the path has escapes that it need not have; here /carts/a%2Db and /carts/a-b are one
-// key.
+// parameter if the path has unnecessary escapes; here /carts/a%2Db and /carts/a-b are one key.
 //
 // A route without the parameter is policy.ErrNotProvided. A request that matches no route has no
-// parameter either, and is refused with status 400. Where it shall
-// be answered with 404, add the middleware to routes, not to the Echo or to a Group.
+// parameter either, and is refused with status 400. To answer it with 404, add the middleware to
+// routes, not to the Echo or to a Group.
 func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Echo{}, "echomw", name) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r

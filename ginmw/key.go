@@ -1,11 +1,12 @@
-// Package ginmw has what the gin middleware of all policies share: functions that return the key or
-// the scope of a request, and the options of every middleware. The middleware are its subpackages.
+// Package ginmw has the common parts of the gin middleware of all policies: functions that return
+// the key or the scope of a request, and the options of every middleware. The middleware are its
+// subpackages.
 //
 // Handlers pass c.Request.Context() on, and to the FromContext of lock, semaphore, guard and
 // tokenbucket, and not c itself. Unless Engine.ContextWithFallback is set, a *gin.Context has none
-// of its request's values and never ends: FromContext finds nothing in it, Lock does not know that
-// the request holds the lock and waits for itself, and nothing stops when the client leaves or the
-// lease is lost.
+// of its request's values and never ends: FromContext finds nothing in it, Lock does not find the
+// request's own lease and waits for itself, and nothing stops when the client leaves or the lease
+// is lost.
 package ginmw
 
 import (
@@ -20,22 +21,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
-// KeyFunc returns the key of a request: what it is limited by. [nethttp.KeyFunc] says what its
-// errors mean, and how it may read the body.
+// KeyFunc returns the key of a request, by which the middleware limits, locks or checks it.
+// [nethttp.KeyFunc] documents its errors, and how it may read the body.
 type KeyFunc func(c *gin.Context) (string, error)
 
-// ByHeader keys by the value of a request header field. Clients choose what they send:
-// [nethttp.ByHeader] says what such a key is good for, and that it protects from no client.
+// ByHeader keys by the value of a request header field. Clients choose the value, so a limit by it
+// protects from none of them: see [nethttp.ByHeader].
 func ByHeader(name string) KeyFunc { return ofRequest(nethttp.ByHeader(name)) }
 
 // ByParam keys by a parameter of the route, such as id in /carts/:id, decoded also where gin does
 // not decode it (UseRawPath or UseEscapedPath without UnescapePathValues): /carts/42 and
 // /carts/4%32 are one key.
 //
-// A route without the parameter is policy.ErrNotProvided. A request that matches no route has none,
-// which is no mistake, and does not pass either, since NoRoute may have a handler: it is refused
-// with status 400. Where it shall be answered with 404, add the middleware to routes, not to the
-// engine.
+// A route without the parameter is policy.ErrNotProvided. A request that matches no route has no
+// parameter either. It does not pass, since NoRoute may have a handler: it is refused with status
+// 400. To answer it with 404, add the middleware to routes, not to the engine.
 func ByParam(name string) KeyFunc { return httpmw.ByParam(adapter.Gin{}, "ginmw", name) }
 
 // ByClientIP keys by the client's address: an IPv4 address, or the prefix of an IPv6 one, as r

@@ -23,7 +23,7 @@ func OnDeny(deny func(w http.ResponseWriter, r *http.Request, d policy.Denial)) 
 
 // OnError makes a middleware call report with errors of the server's side: the store was
 // unavailable, a key function failed, a lock was lost while the handler ran, an answer could not be
-// recorded yet. Denials are no errors, and a rate limit that fails open reports nothing. Without
+// recorded yet. Denials are not errors, and a rate limit that fails open reports nothing. Without
 // this option these errors are dropped: net/http has no place for a request's errors, and a client
 // never sees them.
 //

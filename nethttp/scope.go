@@ -13,8 +13,8 @@ type ScopeFunc struct{ scope keys.Scope[*http.Request] }
 
 // ScopeBy scopes by a key that stands for the authenticated subject, such as
 // ScopeBy(ByContext(userKey{})). It should be stable, such as a user's number, and not a credential
-// that is renewed, nor anything that the client chooses, such as a header field. An error of the
-// key is answered as [KeyFunc] says: with status 500 if authentication has provided no subject.
+// that is renewed, nor a value that the client chooses, such as a header field. Errors of the key
+// are answered as for a [KeyFunc]: with status 500 if authentication has provided no subject.
 func ScopeBy(key KeyFunc) ScopeFunc { return ScopeFunc{keys.ScopeBy("nethttp", key)} }
 
 // Unscoped puts all requests into one scope: every client that sends the same key and request gets

@@ -34,7 +34,8 @@ import (
 // echomw.OnError.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, echomw.Unless, echomw.OnError and
-// echomw.OnDeny, and those of package policy for every middleware. New panics if sem or key is nil.
+// echomw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
+// is nil.
 func New(sem *semaphore.Semaphore, key echomw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

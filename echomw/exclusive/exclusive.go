@@ -32,8 +32,8 @@ import (
 // released.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echomw.Unless, echomw.OnError
-// and echomw.OnDeny, and those of package policy for every middleware. New panics if locker or key
-// is nil.
+// and echomw.OnDeny, and the options of package policy for every middleware. New panics if locker
+// or key is nil.
 func New(locker *lock.Locker, key echomw.KeyFunc, opts ...policy.ExclusiveOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Echo{}, locker, key, opts))
 }

@@ -2,7 +2,7 @@
 //
 //	e.PUT("/carts/:id", saveCart, fenced.New(marks, echomw.ByParam("id")))
 //
-// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
+// The mechanism behind it is the fence of a lock: see package [fence].
 package fenced
 
 import (
@@ -29,8 +29,8 @@ import (
 // The client sends its fence with the Transport of that package.
 //
 // Options are policy.AllowUnfenced, policy.RunUnprotected, echomw.Unless, echomw.OnError and
-// echomw.OnDeny, and those of package policy for every middleware. New panics if checker or key is
-// nil.
+// echomw.OnDeny, and the options of package policy for every middleware. New panics if checker or
+// key is nil.
 func New(checker fence.Checker, key echomw.KeyFunc, opts ...policy.FencedOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Fenced(adapter.Echo{}, checker, key, opts))
 }

@@ -4,9 +4,9 @@
 //	e.POST("/checkout", checkout, idempotency.New(orders, echomw.ScopeBy(echomw.ByContext("user")), policy.Required()))
 //
 // It stands behind authentication and authorisation, so that no answer is replayed to a client that
-// may no longer see it; behind compression, so that what is kept is not compressed; and before
-// locks and concurrency limits, so that a replay needs neither. It is for routes, or groups of
-// them: with Use, it would keep and replay also that no route was found.
+// may no longer see it; behind compression, so that answers are kept uncompressed; and before locks
+// and concurrency limits, so that a replay needs neither. It is for routes, or groups of them: with
+// Use, it would also keep and replay the 404 of a missing route.
 //
 // The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
@@ -24,14 +24,14 @@ import (
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
-// its answer to every repeat of the request. For what it refuses it returns an error, with which
+// its answer to every repeat of the request. To refuse a request it returns an error, with which
 // the application's HTTPErrorHandler answers:
 //
 //   - 409 with Retry-After while the first request runs, after policy.Wait;
 //   - 409 if its answer was not kept, or its outcome is unknown;
 //   - 422 if the key was used for another request;
 //   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
-//     what scopes the request;
+//     the scope of the request;
 //   - 413 if the body is larger than policy.MaxBody;
 //   - 429 key-quota-exceeded with Retry-After if the scope is full (guard.WithMaxPerScope), and
 //     too-many-at-once if its requests' bodies take more than a quarter of policy.MaxBodies;
@@ -40,19 +40,18 @@ import (
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected, or if bodies
 //     take too much memory.
 //
-// What identifies a request, which answers are kept, what a replay has of them and what context the
-// handler has is as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] says, with
-// echomw.OnError.
+// The fingerprint of a request, the kept answers, the content of a replay and the handler's context
+// are as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] documents, with echomw.OnError.
 //
-// If the handler of an attempt returns an error, its answer is what the HTTPErrorHandler makes of
-// it. To record that, the middleware calls the HTTPErrorHandler itself, and returns nil, so that it
-// runs once: middleware outside this one sees the status, and not the error.
+// If the handler of an attempt returns an error, the HTTPErrorHandler makes the answer. To record
+// it, the middleware calls the HTTPErrorHandler itself, and returns nil, so that it runs once:
+// middleware outside this one sees the status, and not the error.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
 // policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
 // policy.KeepHeaders, policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom],
-// echomw.Unless, echomw.OnError and echomw.OnDeny, and those of package policy for every
+// echomw.Unless, echomw.OnError and echomw.OnDeny, and the options of package policy for every
 // middleware. New panics if the guard is nil, the scope is the zero value, policy.Retention is less
 // than the guard's lease, or options contradict each other.
 func New(g *guard.Guard, scope echomw.ScopeFunc, opts ...policy.IdempotencyOption) echo.MiddlewareFunc {
@@ -68,7 +67,7 @@ func KeyFrom(key echomw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFro
 //
 //	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "on-call", "receipt found")
 //
-// The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
+// The header may be nil. Its Set-Cookie, Date and fields of a connection are not kept. Answer
 // panics if status is not between 200 and 599.
 func Answer(status int, header http.Header, body []byte) guard.Result {
 	return httpmw.Answer(status, header, body)

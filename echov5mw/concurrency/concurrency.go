@@ -34,8 +34,8 @@ import (
 // echov5mw.OnError.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, echov5mw.Unless, echov5mw.OnError and
-// echov5mw.OnDeny, and those of package policy for every middleware. New panics if sem or key is
-// nil.
+// echov5mw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
+// is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

@@ -32,7 +32,7 @@ import (
 // released.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, echov5mw.Unless,
-// echov5mw.OnError and echov5mw.OnDeny, and those of package policy for every middleware. New
+// echov5mw.OnError and echov5mw.OnDeny, and the options of package policy for every middleware. New
 // panics if locker or key is nil.
 func New(locker *lock.Locker, key echov5mw.KeyFunc, opts ...policy.ExclusiveOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Echo{}, locker, key, opts))

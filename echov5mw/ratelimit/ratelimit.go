@@ -24,36 +24,35 @@ import (
 //     or if the same limiter is in the chain twice with the same key;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
-// All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.New] says. A
-// tokenbucket.PlanFunc finds in its context, while it runs, also what earlier middleware has put
-// into echo's context with c.Set under a string.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.New] says. While it runs, a
+// tokenbucket.PlanFunc also finds in its context the values that earlier middleware has put into
+// echo's context with c.Set under a string.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], echov5mw.Unless,
-// echov5mw.OnError and echov5mw.OnDeny, and those of package policy for every middleware. New
+// echov5mw.OnError and echov5mw.OnDeny, and the options of package policy for every middleware. New
 // panics if limiter or key is nil.
 func New(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...policy.RateLimitOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.RateLimit(adapter.Echo{}, limiter, key, opts))
 }
 
-// Usage returns a handler that tells a client how its limits stand, and charges nothing:
+// Usage returns a handler that answers with the state of a client's limits, and charges nothing:
 //
 //	e.GET("/usage", ratelimit.Usage(limiter, byUser))
 //
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.Usage] says.
 //
-// Options are echov5mw.OnError, echov5mw.OnDeny and those of package policy for every middleware.
-// Usage panics if limiter or key is nil, and with echov5mw.Unless.
+// Options are echov5mw.OnError, echov5mw.OnDeny and the options of package policy for every
+// middleware. Usage panics if limiter or key is nil, and with echov5mw.Unless.
 func Usage(limiter *tokenbucket.Limiter, key echov5mw.KeyFunc, opts ...echov5mw.Option) echo.HandlerFunc {
 	return httpmw.Usage(adapter.Echo{}, limiter, key, opts)
 }
 
-// Costs makes a request cost what estimate returns, instead of one token, until the handler reports
-// to tokenbucket.FromContext what it has cost, as
-// [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.Costs] says. The context is that of the
-// request. Settlements that fail go to OnError. Once the client has left they are in the metric
-// lockkeeper.rate_limit.settlements alone, since echo reuses its context. Costs panics if estimate
-// is nil.
+// Costs charges a request by its cost instead of one token: by the estimate, until the handler
+// reports the cost to the reservation that tokenbucket.FromContext finds in the request's context.
+// See [github.com/lockkeeper/lockkeeper/nethttp/ratelimit.Costs]. Settlements that fail go to
+// OnError. Once the client has left they are only in the metric lockkeeper.rate_limit.settlements,
+// since echo reuses its context. Costs panics if estimate is nil.
 func Costs(estimate func(c *echo.Context) tokenbucket.Cost) policy.RateLimitOption {
 	return httpmw.Costs(estimate)
 }

@@ -28,12 +28,12 @@ import (
 //     or if the same semaphore is in the chain twice with the same key;
 //   - 503 with Retry-After if the store is unavailable, unless policy.FailOpen.
 //
-// All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, but that a permit
-// which was lost while the handler ran is an error of gin's request, unless the request's context
-// is over: gin may then have reused its context for another request.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
+// ginmw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless and ginmw.OnDeny, and
-// those of package policy for every middleware. New panics if sem or key is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless, ginmw.OnError and
+// ginmw.OnDeny, and the options of package policy for every middleware. New panics if sem or key is
+// nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }

@@ -26,13 +26,11 @@ import (
 //   - 500 if the application has not provided the key, or if the key function fails;
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected.
 //
-// All else is as [github.com/lockkeeper/lockkeeper/nethttp/exclusive.New] says, but that a lock
-// which was lost while the handler ran, or cannot be released in time, is an error of gin's
-// request, unless the request's context is over: gin may then have reused its context for another
-// request.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/exclusive.New] says, with ginmw.OnError.
 //
-// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny,
-// and those of package policy for every middleware. New panics if locker or key is nil.
+// Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, ginmw.Unless, ginmw.OnError
+// and ginmw.OnDeny, and the options of package policy for every middleware. New panics if locker or
+// key is nil.
 func New(locker *lock.Locker, key ginmw.KeyFunc, opts ...policy.ExclusiveOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Exclusive(adapter.Gin{}, locker, key, opts))
 }

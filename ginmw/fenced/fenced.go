@@ -2,7 +2,7 @@
 //
 //	r.PUT("/carts/:id", fenced.New(marks, ginmw.ByParam("id")), saveCart)
 //
-// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
+// The mechanism behind it is the fence of a lock: see package [fence].
 package fenced
 
 import (
@@ -24,11 +24,12 @@ import (
 //   - 500 if the application has not provided the key, or if the key function or the checker fails;
 //   - 503 with Retry-After if the checker's store is unavailable, unless policy.RunUnprotected.
 //
-// All else is as [github.com/lockkeeper/lockkeeper/nethttp/fenced.New] says. The client sends its
-// fence with the Transport of that package.
+// All else is as [github.com/lockkeeper/lockkeeper/nethttp/fenced.New] says, with ginmw.OnError.
+// The client sends its fence with the Transport of that package.
 //
-// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless and ginmw.OnDeny, and those
-// of package policy for every middleware. New panics if checker or key is nil.
+// Options are policy.AllowUnfenced, policy.RunUnprotected, ginmw.Unless, ginmw.OnError and
+// ginmw.OnDeny, and the options of package policy for every middleware. New panics if checker or
+// key is nil.
 func New(checker fence.Checker, key ginmw.KeyFunc, opts ...policy.FencedOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Fenced(adapter.Gin{}, checker, key, opts))
 }

@@ -4,8 +4,8 @@
 //	r.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(ginmw.ByContext("user")), policy.Required()), checkout)
 //
 // It stands behind authentication and authorisation, so that no answer is replayed to a client that
-// may no longer see it; behind compression, so that what is kept is not compressed; and before
-// locks and concurrency limits, so that a replay needs neither.
+// may no longer see it; behind compression, so that answers are kept uncompressed; and before locks
+// and concurrency limits, so that a replay needs neither.
 //
 // The mechanism behind it is an idempotency guard: package [guard].
 package idempotency
@@ -23,13 +23,13 @@ import (
 )
 
 // New returns middleware that runs the handler once for each scope and Idempotency-Key, and gives
-// its answer to every repeat of the request. What it refuses it answers without the handler:
+// its answer to every repeat of the request. It answers refusals without the handler:
 //
 //   - 409 with Retry-After while the first request runs, after policy.Wait;
 //   - 409 if its answer was not kept, or its outcome is unknown;
 //   - 422 if the key was used for another request;
 //   - 400 if the key is malformed, or missing where it is required, or if the client has not sent
-//     what scopes the request;
+//     the scope of the request;
 //   - 413 if the body is larger than policy.MaxBody;
 //   - 429 key-quota-exceeded with Retry-After if the scope is full (guard.WithMaxPerScope), and
 //     too-many-at-once if its requests' bodies take more than a quarter of policy.MaxBodies;
@@ -38,21 +38,21 @@ import (
 //   - 503 with Retry-After if the store is unavailable, unless policy.RunUnprotected, or if bodies
 //     take too much memory.
 //
-// What identifies a request, which answers are kept, what a replay has of them and what context the
-// handler has is as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] says.
+// The fingerprint of a request, the kept answers, the content of a replay and the handler's context
+// are as [github.com/lockkeeper/lockkeeper/nethttp/idempotency.New] documents, with ginmw.OnError.
 //
 // When the request's context is over, gin may have reused its context for another request, if a
-// timeout middleware outside returned before the handler. Errors are then not reported, and
-// what the handler answered goes to the ResponseWriter that it was given, so such a middleware must
-// have put one of its own there.
+// timeout middleware outside returned before the handler. Errors are then not reported, and the
+// handler's answer goes to the ResponseWriter that this middleware got, so the timeout middleware
+// must have put its own one there.
 //
 // Options are policy.Required, policy.Dedupe, policy.Wait, policy.MaxWaiting, policy.Methods,
 // policy.MaxBody, policy.MaxBodies, policy.Fingerprint, policy.JSONFingerprint, policy.KeyAlone,
 // policy.OneService, policy.KeepStatus, policy.ReleaseStatus, policy.MaxRun, policy.Retention,
 // policy.KeepHeaders, policy.DropHeaders, policy.StatusHeaders, policy.RunUnprotected, [KeyFrom],
-// ginmw.Unless and ginmw.OnDeny, and those of package policy for every middleware. New panics if
-// the guard is nil, the scope is the zero value, policy.Retention is less than the guard's lease,
-// or options contradict each other.
+// ginmw.Unless, ginmw.OnError and ginmw.OnDeny, and the options of package policy for every
+// middleware. New panics if the guard is nil, the scope is the zero value, policy.Retention is less
+// than the guard's lease, or options contradict each other.
 func New(g *guard.Guard, scope ginmw.ScopeFunc, opts ...policy.IdempotencyOption) gin.HandlerFunc {
 	guarded := adapter.Handler(httpmw.Idempotency(adapter.Gin{}, "ginmw", g, scope, opts))
 	return func(c *gin.Context) {
@@ -71,7 +71,7 @@ func KeyFrom(key ginmw.KeyFunc) policy.IdempotencyOption { return httpmw.KeyFrom
 //
 //	err := orders.Resolve(ctx, record, guard.Happened(idempotency.Answer(201, header, body)), "on-call", "receipt found")
 //
-// The header may be nil. Of it, Set-Cookie, Date and what belongs to a connection are not kept. It
+// The header may be nil. Its Set-Cookie, Date and fields of a connection are not kept. Answer
 // panics if status is not between 200 and 599.
 func Answer(status int, header http.Header, body []byte) guard.Result {
 	return httpmw.Answer(status, header, body)

@@ -10,9 +10,9 @@
 //	clientip.TrustedHops(2)                                       // a known number of proxies
 //	clientip.TrustedUnixSocket()                                  // a proxy that connects by a Unix socket
 //
-// X-Forwarded-For is the only header that is read. Forwarded, X-Real-IP and their like are not: a
-// proxy passes on what it does not set itself, so with more than one header to choose from, it is
-// the client who would choose.
+// X-Forwarded-For is the only header that is read. Forwarded, X-Real-IP and similar headers are
+// not: a proxy passes on headers that it does not set itself, so with more than one header to
+// choose from, the client would choose.
 package clientip
 
 import (
@@ -29,8 +29,8 @@ import (
 // when it came in by a Unix socket, and no trusted proxy has reported one.
 var ErrNoAddress = errors.New("clientip: remote address is not an IP address")
 
-// unixSocket is the key of all clients of a Unix socket whose addresses are not known. What such a
-// client calls itself, which is the path that it has bound, is its own choice.
+// unixSocket is the key of all clients of a Unix socket whose addresses are not known. The path
+// that such a client has bound would be its own choice.
 const unixSocket = "unix"
 
 // defaultIPv6Bits is the size of a single network (RFC 4291, section 2.5.4): any device in it can
@@ -38,13 +38,13 @@ const unixSocket = "unix"
 const defaultIPv6Bits = 64
 
 // Resolver finds the address of the client of a request. Build one with [Direct], [TrustedProxies],
-// [TrustedHops] or [TrustedUnixSocket]; the zero value is Direct, which believes no header.
+// [TrustedHops] or [TrustedUnixSocket]; the zero value is Direct, which trusts no header.
 //
-// Most callers want [Resolver.Key], which is what to limit by. [Resolver.Addr] is for logs and for
-// lists of addresses. A Resolver is an immutable value, and all methods may be called concurrently.
+// Most callers want [Resolver.Key], the key of a limit. [Resolver.Addr] is for logs and for lists
+// of addresses. A Resolver is an immutable value, and all methods may be called concurrently.
 //
-// Addresses are normal forms: an IPv4 address in IPv6 form (::ffff:203.0.113.7) is the IPv4
-// address, in requests as in what is trusted, and zones (fe80::1%eth0) are cut off. An entry of
+// Addresses are normal forms, in requests as in trusted prefixes: an IPv4 address in IPv6 form
+// (::ffff:203.0.113.7) is the IPv4 address, and zones (fe80::1%eth0) are cut off. An entry of
 // X-Forwarded-For may carry a port (203.0.113.7:5678, [2001:db8::1]:443) and spaces around it.
 // Several lines of the header are one list, in their order.
 type Resolver struct {
@@ -53,27 +53,27 @@ type Resolver struct {
 	ipv6Bits int       // 0 for defaultIPv6Bits
 }
 
-// Direct takes RemoteAddr for the client's address, and believes no header. It is right for a
-// server that clients connect to, and safe for any: behind a proxy, or a Unix socket, all clients
-// are one. The first request with X-Forwarded-For or Forwarded is logged by [slog.Default]: it is a sign
-// of a proxy, or of a client that sends such fields itself.
+// Direct returns a Resolver that takes RemoteAddr for the client's address, and trusts no header.
+// It is right for a server that clients connect to, and safe for any: behind a proxy, or a Unix
+// socket, all clients are one. The first request with X-Forwarded-For or Forwarded is logged by
+// [slog.Default]: it is a sign of a proxy, or of a client that sends such fields itself.
 //
-// Middleware that puts what a header says into RemoteAddr undoes this, and must not run before.
+// Middleware that sets RemoteAddr from a header undoes this, and must not run before.
 func Direct() Resolver { return Resolver{} }
 
-// TrustedProxies reads X-Forwarded-For from the right for as long as it was written by a proxy with
-// an address in one of the prefixes. It starts with RemoteAddr; a trusted address is believed about
-// who connected to it, which is the next entry to the left. The client is the first address
-// that is not trusted, or the leftmost if all of them are. Hence:
+// TrustedProxies returns a Resolver that reads X-Forwarded-For from the right as long as a trusted
+// proxy wrote the entry: one with an address in the prefixes. It starts with RemoteAddr. The next
+// entry to the left of a trusted address is that proxy's peer. The client is the first address that
+// is not trusted, or the leftmost if all of them are. Hence:
 //
 //   - If RemoteAddr is not trusted, it is the client, whatever the header says.
 //   - Entries that the client sent are not reached: the client's own address is to the right of
 //     them.
-//   - An entry that is no address ends the walk, and the trusted proxy that reported it is the
-//     client. Nothing to the left of it is believed.
+//   - An entry that is not an address ends the walk, and the trusted proxy that reported it is the
+//     client. Nothing to the left of it is read.
 //
-// Each of these proxies has to append to X-Forwarded-For or to replace it. One that passes it on as
-// it came lets clients choose their address, and so does the prefix 0.0.0.0/0 or ::/0.
+// Each of these proxies has to append to X-Forwarded-For or to replace it. A proxy that passes it
+// on unchanged lets clients choose their address, and so does the prefix 0.0.0.0/0 or ::/0.
 //
 // It panics if there are no prefixes, or if one is invalid or is an IPv4-mapped one shorter than
 // ::ffff:0:0/96.
@@ -85,13 +85,13 @@ func TrustedProxies(proxies ...netip.Prefix) Resolver {
 }
 
 // TrustedUnixSocket is [TrustedProxies] for a server that a proxy connects to by a Unix socket:
-// every peer on the socket is a trusted proxy, beside those with an address in one of the prefixes,
+// every peer on the socket is a trusted proxy, as is a peer with an address in one of the prefixes,
 // if there are any. The permissions of the socket must keep other processes out. A request that
 // comes by TCP is treated as by TrustedProxies, or, without prefixes, by [Direct].
 //
 // Without an address in X-Forwarded-For the client is not known: see [Resolver.Key].
 //
-// It panics if a prefix is one for which TrustedProxies does.
+// It panics on a prefix on which TrustedProxies panics.
 func TrustedUnixSocket(proxies ...netip.Prefix) Resolver {
 	set := newProxySet("TrustedUnixSocket", proxies)
 	set.unixSocket = true
@@ -99,16 +99,16 @@ func TrustedUnixSocket(proxies ...netip.Prefix) Resolver {
 }
 
 // TrustedHops is for n proxies in front of the server whose addresses are not known. The client is
-// the n-th entry of X-Forwarded-For from the right: who connected to the outermost of the n. What
-// the entries to the right of it are is not looked at.
+// the n-th entry of X-Forwarded-For from the right: the peer of the outermost of the n. The entries
+// to the right of it are not examined.
 //
-// If the header has fewer entries, the request has not come through all proxies, and if that entry
-// is no address, it is not known who connected: nothing is believed, and RemoteAddr is the client.
-// The nearest proxy may connect by a Unix socket.
+// If the header has fewer entries, the request has not come through all proxies. If that entry is
+// not an address, the peer is not known. In both cases RemoteAddr is the client. The nearest proxy
+// may connect by a Unix socket.
 //
 // Each proxy has to append to X-Forwarded-For, except that the outermost may replace it. There must
-// be no way around any of them: who comes through fewer than n chooses its own address, since
-// counting cannot tell. Where the proxies' addresses are known, use [TrustedProxies].
+// be no way around any of them: a client that comes through fewer than n chooses its own address,
+// since counting cannot detect it. If the proxies' addresses are known, use [TrustedProxies].
 //
 // It panics if n is less than 1.
 func TrustedHops(n int) Resolver {
@@ -118,8 +118,8 @@ func TrustedHops(n int) Resolver {
 	return Resolver{hops: n}
 }
 
-// IPv6Prefix returns r with the number of leading bits of an IPv6 address that tell one client from
-// another in [Resolver.Key]. The default is 64, since a client with one address has all 2^64 of its
+// IPv6Prefix returns r with the number of leading bits of an IPv6 address that distinguish clients
+// in [Resolver.Key]. The default is 64, since a client with one address has all 2^64 of its
 // network. Many customers have a /56 or a /48, with 256 or 65,536 times as many keys. 128 is for
 // networks where IPv4 clients arrive translated into one IPv6 prefix, and would share one key.
 //
@@ -134,9 +134,9 @@ func (r Resolver) IPv6Prefix(bits int) Resolver {
 
 // Addr returns the client's address in full, with IPv4 unmapped and without a zone.
 //
-// It returns [ErrNoAddress] if the request's RemoteAddr is no IP address, whatever the headers say:
-// without it, it is not known who sent them. Of a request by a Unix socket, that is so unless
-// [TrustedUnixSocket] or [TrustedHops] says who did. There are no other errors.
+// It returns [ErrNoAddress] if the request's RemoteAddr is not an IP address, whatever the headers
+// say, since their sender is not known. A request by a Unix socket has an address only by
+// [TrustedUnixSocket] or [TrustedHops]. There are no other errors.
 func (r Resolver) Addr(req *http.Request) (netip.Addr, error) {
 	return r.addr(req, byUnixSocket(req))
 }
@@ -162,19 +162,19 @@ func (r Resolver) addr(req *http.Request, unix bool) (netip.Addr, error) {
 	return addr, nil
 }
 
-// byUnixSocket reports whether a request came by a Unix socket. Only the server's own address
-// tells: RemoteAddr is empty, "@", or the path that the client has bound, which may look like an IP
+// byUnixSocket reports whether a request came by a Unix socket. Only the server's own address shows
+// that: RemoteAddr is empty, "@", or the path that the client has bound, which may look like an IP
 // address.
 func byUnixSocket(req *http.Request) bool {
 	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return ok && local.Network() == "unix"
 }
 
-// warned is whether a request that came by a proxy has been logged, of those of resolvers that trust none.
+// warned is set when a resolver that trusts no proxy has logged a request of one.
 var warned atomic.Bool
 
-// warnOfProxy logs the first request that a proxy seems to have passed on: a client can send these fields,
-// too.
+// warnOfProxy logs the first request that a proxy seems to have passed on. A client can send these
+// fields, too.
 func warnOfProxy(req *http.Request) {
 	if len(req.Header[forwardedFor])+len(req.Header["Forwarded"]) > 0 && !warned.Swap(true) {
 		slog.WarnContext(req.Context(), "lockkeeper: requests have X-Forwarded-For or Forwarded, and clientip.Direct takes all clients of a proxy for one: "+
@@ -182,9 +182,9 @@ func warnOfProxy(req *http.Request) {
 	}
 }
 
-// Key returns what to limit the client by: its IPv4 address ("203.0.113.7"), or the network of its
-// IPv6 address ("2001:db8::/64", or what [Resolver.IPv6Prefix] says). All requests by a Unix socket
-// whose client's address is not known have the key "unix".
+// Key returns the key of the client for limits: its IPv4 address ("203.0.113.7"), or the network of
+// its IPv6 address ("2001:db8::/64", or as set by [Resolver.IPv6Prefix]). All requests by a Unix
+// socket whose client's address is not known have the key "unix".
 //
 // It returns [ErrNoAddress] if [Resolver.Addr] does for a request that did not come by a Unix
 // socket.

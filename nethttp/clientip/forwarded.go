@@ -8,26 +8,26 @@ import (
 	"strings"
 )
 
-// forwardedFor is the header's canonical name, as it is in a Header.
+// forwardedFor is the canonical name of the header.
 const forwardedFor = "X-Forwarded-For"
 
-// maxEntry is the most that an address with brackets, a zone and a port may take. It bounds what is
-// done for an entry: parsing a zone makes a copy of it.
+// maxEntry is the longest address with brackets, a zone and a port. It bounds the work for an
+// entry: parsing a zone makes a copy of it.
 const maxEntry = 128
 
-// proxySet is the addresses of trusted proxies.
+// proxySet is the set of trusted proxies.
 type proxySet struct {
 	networks
-	unixSocket bool // who connects by a Unix socket is one, too
+	unixSocket bool // peers on a Unix socket are proxies, too
 }
 
-// newProxySet panics, as the function called name, if a prefix makes no sense.
+// newProxySet panics as newNetworks does.
 func newProxySet(name string, proxies []netip.Prefix) *proxySet {
 	return &proxySet{networks: newNetworks(name, proxies)}
 }
 
-// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's. It is not
-// valid for a Unix socket.
+// contains reports whether addr, which is unmapped and has no zone, is a trusted proxy's. For a
+// Unix socket addr is not valid.
 func (s *proxySet) contains(addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return s.unixSocket
@@ -65,10 +65,10 @@ func clientBeyond(n int, remote netip.Addr, lines []string) netip.Addr {
 	return remote
 }
 
-// fromRight yields the entries of all lines, last first. A client can fill the left part of the
-// list, so it is not split before it is reached.
+// fromRight yields the entries of all lines, last first. It splits the list only as far as it is
+// read, since a client can fill its left part.
 //
-// Empty entries are entries: were they skipped, a hop could go uncounted.
+// Empty entries are entries: without them, a hop could go uncounted.
 func fromRight(lines []string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, line := range slices.Backward(lines) {
@@ -85,9 +85,8 @@ func fromRight(lines []string) iter.Seq[string] {
 	}
 }
 
-// cutIPv4 returns the IPv4 address of an address with a port, which is what most requests have, as
-// it is written there: an IPv4 address can be written in one way only. Whatever looks otherwise is
-// for parseAddr.
+// cutIPv4 returns the IPv4 address of an address with a port, the usual case, unchanged: an IPv4
+// address has one spelling only. It returns false for other texts, which are for parseAddr.
 func cutIPv4(s string) (string, bool) {
 	number, digits, dots := 0, 0, 0
 	for i := range len(s) {
@@ -129,7 +128,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	case s[0] == '[' && s[len(s)-1] == ']':
 		addr, err = netip.ParseAddr(s[1 : len(s)-1])
 		if addr.Is4() {
-			return netip.Addr{}, false // as ParseAddrPort has it
+			return netip.Addr{}, false // as ParseAddrPort does
 		}
 	case s[0] == '[' || strings.Count(s, ":") == 1: // every IPv6 address has two colons or more
 		var addrPort netip.AddrPort

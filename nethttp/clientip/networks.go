@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// ParseNetworks reads a list of networks, as a file of settings has it: prefixes (10.0.0.0/8,
-// 2001:db8::/32), and addresses for themselves alone (203.0.113.7). Spaces around them do not
-// count. It returns an error that names the first text that is neither: also an empty one, a prefix
-// of an address with more bits than that (10.1.2.3/8), and an address with a zone (fe80::1%eth0).
+// ParseNetworks reads a list of networks, as in a settings file: prefixes (10.0.0.0/8,
+// 2001:db8::/32), and single addresses (203.0.113.7). Spaces around them do not count. It returns
+// an error that names the first invalid text: an empty one, a prefix whose address has more bits
+// than the prefix (10.1.2.3/8), an address with a zone (fe80::1%eth0), or any other text.
 func ParseNetworks(texts ...string) ([]netip.Prefix, error) {
 	prefixes := make([]netip.Prefix, len(texts))
 	for i, text := range texts {
@@ -30,7 +30,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 		switch {
 		case err != nil:
 			return netip.Prefix{}, fmt.Errorf("%q: %w", text, err)
-		case addr.Zone() != "": // clients are known without theirs
+		case addr.Zone() != "": // clients are compared without theirs
 			return netip.Prefix{}, fmt.Errorf("%q: an address with a zone", text)
 		}
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -46,14 +46,14 @@ func parseNetwork(text string) (netip.Prefix, error) {
 }
 
 // In returns a function that reports whether a request's client, as r finds it, has an address in
-// one of the networks: for lists of addresses that pass, or that do not. A request without an
+// one of the networks, for lists of addresses that pass or are refused. A request without an
 // address is in none, and so is every request if there are no networks. A list may have any number
-// of them: the time of a look-up is that of a binary search.
+// of networks: a look-up is a binary search.
 //
-// A client with IPv6 usually has a whole /64 and can change its address within that, so list the
-// /64 of a client that is not to pass, and not one address.
+// A client with IPv6 usually has a whole /64 and can change its address within that. To refuse a
+// client, list its /64, and not one address.
 //
-// It panics if a network is one for which [TrustedProxies] does.
+// It panics on a network on which [TrustedProxies] panics.
 func (r Resolver) In(prefixes ...netip.Prefix) func(*http.Request) bool {
 	list := newNetworks("In", prefixes)
 	return func(req *http.Request) bool {
@@ -65,7 +65,8 @@ func (r Resolver) In(prefixes ...netip.Prefix) func(*http.Request) bool {
 // networks are disjoint, and sorted by address.
 type networks []netip.Prefix
 
-// newNetworks panics, as the function called name, if a prefix makes no sense.
+// newNetworks panics, as the function called name, if a prefix is invalid or an IPv4-mapped one
+// shorter than /96.
 func newNetworks(name string, prefixes []netip.Prefix) networks {
 	all := make(networks, 0, len(prefixes))
 	for i, p := range prefixes {

@@ -35,7 +35,7 @@ import (
 //   - 500 if the application has not provided the key, which is logged once (policy.Logger), if the
 //     key function fails, or if the same semaphore is in the chain twice with the same key.
 //
-// Permits are those of sem: a caller of sem.Acquire with the same key, in this process or another,
+// The permits are sem's: a caller of sem.Acquire with the same key, in this process or another,
 // leaves fewer permits for the handler. A semaphore on a memory store counts this process alone: a
 // bulkhead. Waiters are served in the order in which they came.
 //
@@ -48,7 +48,7 @@ import (
 // permit in it.
 //
 // The permit is released when the handler returns or panics, and not before, whether or not the
-// client is still connected: a handler that should release it when its client disconnects watches
+// client is still connected. A handler that should release it when its client disconnects watches
 // its context. The answer does not wait for the release, so a client that has it may find the
 // permit in use for about one round trip to the store. If the permit was lost while the handler
 // ran, nethttp.OnError is called; the answer is the handler's.
@@ -65,8 +65,8 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny, and those of package policy for every middleware. New panics if sem or key is
-// nil, and what it returns if the handler is.
+// nethttp.OnDeny, and the options of package policy for every middleware. New panics if sem or key
+// is nil; the returned function panics if the handler is nil.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	m := httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts)
 	return adapter.UntilItEnds("concurrency", setting.Of(opts).Logger, m)

@@ -33,13 +33,13 @@ import (
 //   - 500 if the application has not provided the key, which is logged once (policy.Logger), or if
 //     the key function fails.
 //
-// Locks are those of locker: a caller of locker.Lock with the same key, in this process or another,
+// The locks are locker's: a caller of locker.Lock with the same key, in this process or another,
 // excludes the handler, and is excluded by it.
 //
 // The handler's request has the lease's context. It ends when the lock is lost, with the cause that
 // lock.Lease documents, and with the request's own context, as when the client disconnects; neither
-// stops a handler that ignores its context. lock.FromContext finds the lease in it, and so the
-// fence, which lets a resource refuse the late writes of a handler that was paused.
+// stops a handler that ignores its context. lock.FromContext finds the lease in it. A resource can
+// refuse the late writes of a paused handler by the lease's fence.
 //
 // The lock is released when the handler returns or panics, and not before, whether or not the
 // client is still connected. If it was lost while the handler ran, or cannot be released in time,
@@ -59,8 +59,8 @@ import (
 // middleware with different keys may wait for each other.
 //
 // Options are policy.Wait, policy.MaxWaiting, policy.RunUnprotected, nethttp.Unless,
-// nethttp.OnError and nethttp.OnDeny, and those of package policy for every middleware. New panics
-// if locker or key is nil, and what it returns if the handler is.
+// nethttp.OnError and nethttp.OnDeny, and the options of package policy for every middleware. New
+// panics if locker or key is nil; the returned function panics if the handler is nil.
 func New(locker *lock.Locker, key nethttp.KeyFunc, opts ...policy.ExclusiveOption) func(http.Handler) http.Handler {
 	m := httpmw.Exclusive(adapter.NetHTTP{}, locker, adapter.Key(key), opts)
 	return adapter.UntilItEnds("exclusive", setting.Of(opts).Logger, m)

@@ -4,7 +4,7 @@
 //
 // [Transport] sends the fence, in the client that holds the lock.
 //
-// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
+// The mechanism behind it is the fence of a lock: see package [fence].
 package fenced
 
 import (
@@ -31,24 +31,24 @@ import (
 //     the key function fails, or the checker in another way.
 //
 // The fence is the value of the header field fence.Header, which [Transport] sends. The key is the
-// resource that the request works on, and all clients that write it must hold the same lock, since
+// resource that the request works on. All clients that write it must hold the same lock, since
 // fences of different locks cannot be compared. Once a fence has passed, every lower one is
 // refused, whatever the outcome of the request; the fence of a shared lease has no such effect.
 //
 // The fence is compared before the handler runs. A handler that is paused after that can still
-// write what is out of date: let it compare again where it writes, with the token that
-// fence.FromContext finds, by redisfence's Set or sqlfence's Exec. Where nothing can compare, let
-// the handlers of a key run one at a time, so that no newer fence passes while one runs: put the
-// middleware behind concurrency, with a semaphore of one, on a memory store where one process has
-// the resource to itself.
+// write outdated data. Let it compare again where it writes, by redisfence's Set or sqlfence's
+// Exec, with the token that fence.FromContext finds. If the resource cannot compare, run the
+// handlers of a key one at a time, so that no newer fence passes while one runs: put the middleware
+// behind concurrency, with a semaphore of one, on a memory store if only one process uses the
+// resource.
 //
 // It stands behind authentication and authorisation, since a client that sends a large fence locks
-// out all others, and behind idempotency, so that a client that has lost the lock still gets the
-// answers to its earlier requests.
+// out all others. It stands behind idempotency, so that a client that has lost the lock still gets
+// the answers to its earlier requests.
 //
 // Options are policy.AllowUnfenced, policy.RunUnprotected, nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny, and those of package policy for every middleware. New panics if checker or key is
-// nil, and what it returns if the handler is.
+// nethttp.OnDeny, and the options of package policy for every middleware. New panics if checker or
+// key is nil; the returned function panics if the handler is nil.
 func New(checker fence.Checker, key nethttp.KeyFunc, opts ...policy.FencedOption) func(http.Handler) http.Handler {
 	return adapter.Handler("fenced", httpmw.Fenced(adapter.NetHTTP{}, checker, adapter.Key(key), opts))
 }

@@ -17,13 +17,13 @@ import (
 //	…
 //	req, err := http.NewRequestWithContext(lease.Context(), http.MethodPut, url, body)
 //
-// A request that has the header field fence.Header is sent as it is, also if the field is there
-// without a value, which sends none; and so is a request without a lease. Of several leases it is
-// the innermost: where that is not the lock of the resource, set the field. A client for what no
-// lock protects does without the transport.
+// A request with the header field fence.Header is sent as it is; the field without a value sends
+// none. A request without a lease is sent as it is, too. Of several leases Transport uses the
+// innermost: if that is not the lock of the resource, set the field. A client for resources without
+// a lock needs no transport.
 //
-// A lease that is over ends its context, and so the request. If the request was sent all the same,
-// its fence is what stops it.
+// A lease that has ended ends its context, and so the request. If the request was sent all the
+// same, its fence stops it.
 func Transport(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -36,7 +36,7 @@ type transport struct{ base http.RoundTripper }
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if lease, ok := lock.FromContext(r.Context()); ok {
 		if _, set := r.Header[fence.Header]; !set {
-			r = r.Clone(r.Context()) // it is the caller's, who may be using it
+			r = r.Clone(r.Context()) // it belongs to the caller, who may be using it
 			if r.Header == nil {
 				r.Header = make(http.Header)
 			}
@@ -46,5 +46,6 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(r)
 }
 
-// CloseIdleConnections is what http.Client's does.
+// CloseIdleConnections closes the idle connections of base. http.Client's method of this name calls
+// it.
 func (t transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }

@@ -11,11 +11,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/httpmw"
 )
 
-// maxProblem is how much of a problem is read.
+// maxProblem bounds the part of a problem that is read.
 const maxProblem = 64 << 10
 
-// refused reports whether a response says that nothing was done, or not yet, and that the request
-// may be sent again. A replay does not: it is what the request was answered, and will be.
+// refused reports whether a response means that nothing was done, or not yet, and that the request
+// may be sent again. A replay does not: every repeat gets the same answer.
 func refused(resp *http.Response) bool {
 	if Replayed(resp) {
 		return false
@@ -30,8 +30,8 @@ func refused(resp *http.Response) bool {
 	return false
 }
 
-// problemOf returns which problem a response is, which is the last part of its type, empty if it is
-// none. The response's body can be read as before.
+// problemOf returns the problem of a response, the last part of its type; empty if there is none.
+// The response's body can be read as before.
 func problemOf(resp *http.Response) policy.Reason {
 	if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != httpmw.ContentType {
 		return ""

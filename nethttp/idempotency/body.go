@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// What is read of a response that is dropped, so that its connection can be used again, and for how
-// long.
+// Bounds for reading a dropped response, so that its connection can be used again.
 const (
 	maxDrain  = 64 << 10
 	drainTime = time.Second
@@ -22,8 +21,8 @@ func drop(body io.ReadCloser) {
 	_ = body.Close()
 }
 
-// read returns up to most bytes of a body. The reading may outlive the context: what it waits for
-// ends with the body, which the caller closes.
+// read returns up to most bytes of a body. The reading may outlive the context: it ends when the
+// caller closes the body.
 func read(ctx context.Context, body io.Reader, most int64) ([]byte, error) {
 	type result struct {
 		data []byte
@@ -42,7 +41,7 @@ func read(ctx context.Context, body io.Reader, most int64) ([]byte, error) {
 	}
 }
 
-// behind returns a body of which the beginning has been read.
+// behind returns a body whose beginning has been read.
 func behind(data []byte, rest io.ReadCloser) io.ReadCloser {
 	return struct {
 		io.Reader

@@ -24,18 +24,19 @@ type (
 )
 
 // WithKey returns a context whose requests [Transport] sends with this idempotency key, 1 to 255
-// printable ASCII characters. It is for one request and its repeats: two different ones with the
-// same key are refused by the server. A caller that repeats a request itself, such as a job that
-// runs again after a crash, has to send the same key.
+// printable ASCII characters. It is for one request and its repeats: the server refuses the second
+// of two different requests with the same key. A caller that repeats a request itself, such as a
+// job that runs again after a crash, has to send the same key.
 //
-// GET, HEAD, OPTIONS and TRACE are sent without it, and a request that has the header field
-// Idempotency-Key with that. A request with an improper key is not sent; the error says so.
+// GET, HEAD, OPTIONS and TRACE are sent without it. A request that has the header field
+// Idempotency-Key is sent with that. A request with an improper key is not sent, and its error says
+// so.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, contextKey{}, key)
 }
 
-// Tries returns how often [Transport] has sent the request of a response. After a redirect that is
-// the last request. It is 0 if the response did not come by a Transport.
+// Tries returns how often [Transport] has sent the request of a response; after a redirect, the
+// last request. It is 0 if the response did not come by a Transport.
 func Tries(resp *http.Response) int {
 	if resp.Request == nil {
 		return 0
@@ -44,10 +45,10 @@ func Tries(resp *http.Response) int {
 	return n
 }
 
-// Replayed reports whether a response is that of an earlier request with the same key.
+// Replayed reports whether a response is the stored answer to an earlier request with the same key.
 func Replayed(resp *http.Response) bool { return resp.Header.Get(replayedField) == "true" }
 
-// keyOf returns the values of the Idempotency-Key with which a request is sent.
+// keyOf returns the values of the Idempotency-Key of a request to send.
 func keyOf(r *http.Request) ([]string, error) {
 	elsewhere := redirectedElsewhere(r)
 	if set, ok := r.Header[keyField]; ok && (len(set) == 0 || !elsewhere) {
@@ -79,8 +80,8 @@ func keyOf(r *http.Request) ([]string, error) {
 	return []string{text}, err
 }
 
-// redirectedElsewhere reports whether a server has redirected a request to a host that is neither its own
-// nor within its domain: net/http keeps credentials from such a host.
+// redirectedElsewhere reports whether a server has redirected a request to a host that is neither
+// its own nor within its domain: net/http keeps credentials from such a host.
 func redirectedElsewhere(r *http.Request) bool {
 	if r.Response == nil || r.Response.Request == nil || r.URL == nil {
 		return false
@@ -104,8 +105,8 @@ func repeatable(r *http.Request, key []string) bool {
 	return false
 }
 
-// headerWith returns a copy of a header with a key. Without one the copy has no such field:
-// net/http takes an empty one for leave to send the request twice.
+// headerWith returns a copy of a header with a key. Without one the copy has no such field: with an
+// empty one, net/http may send the request twice.
 func headerWith(h http.Header, key []string) http.Header {
 	if h = h.Clone(); h == nil {
 		h = make(http.Header)

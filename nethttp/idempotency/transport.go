@@ -28,8 +28,8 @@ func WithMaxTries(n int) TransportOption {
 	return func(t *transport) { t.maxTries = n }
 }
 
-// WithMaxDelay sets the longest delay that is waited for: 30 s if not set. A server that asks for
-// more has its refusal returned at once. It panics if d is negative, or less than a millisecond but
+// WithMaxDelay sets the longest delay before a further try: 30 s if not set. If a server asks for
+// more, its refusal is returned at once. It panics if d is negative, or less than a millisecond but
 // not zero.
 func WithMaxDelay(d time.Duration) TransportOption {
 	if d != 0 && d < time.Millisecond {
@@ -38,10 +38,10 @@ func WithMaxDelay(d time.Duration) TransportOption {
 	return func(t *transport) { t.maxDelay = d }
 }
 
-// WithMaxBody sets the largest body, in bytes, that is kept in memory so that it can be sent again:
-// 1 MiB if not set. It is for requests without a GetBody, which http.NewRequest sets for the
-// readers of packages bytes and strings. A request with a larger body is sent once. It panics if n
-// is negative.
+// WithMaxBody sets the largest body, in bytes, that is kept in memory for further tries: 1 MiB if
+// not set. It is for requests without a GetBody, which http.NewRequest sets for the readers of
+// packages bytes and strings. A request with a larger body is sent once. It panics if n is
+// negative.
 func WithMaxBody(n int64) TransportOption {
 	if n < 0 {
 		panic(fmt.Sprintf("idempotency: WithMaxBody: %d is negative", n))
@@ -49,9 +49,9 @@ func WithMaxBody(n int64) TransportOption {
 	return func(t *transport) { t.maxBody = min(n, math.MaxInt64-1) }
 }
 
-// WithDecoders sets what reads for how long a refusal asks to wait: the longest pause of them counts. If
-// not set these are Retry-After, whatever the status, and without one ratelimit.Standard. A decoder that
-// returns nothing, or less, has found nothing. It panics if one is nil.
+// WithDecoders sets the readers of the pause that a refusal asks for: the longest one counts. If
+// not set, the pause is Retry-After, whatever the status, and without one ratelimit.Standard's. A
+// decoder that returns zero or less has found none. It panics if one is nil.
 func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 	for _, d := range decoders {
 		if d == nil {
@@ -62,16 +62,17 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 }
 
 // Transport returns a RoundTripper for clients of services that run requests with the same
-// Idempotency-Key once. It sends requests by base, http.DefaultTransport if that is nil, gives
-// those that need one a key, and sends again what may be sent again:
+// Idempotency-Key once. It sends requests by base, http.DefaultTransport if that is nil. It adds
+// the key to requests that need one, and repeats them after refusals and errors:
 //
 //	client := &http.Client{Transport: idempotency.Transport(nil)}
 //
-// A POST or PATCH gets a key of its own, unless it has one: in its header, by [WithKey], or from
-// the request that was redirected to it. A redirect to another host, unless it is within the domain of
-// the first, gets a key of its own: the other service must not learn the first key. All tries of a
-// request have the same key, also those that net/http makes by itself, so a server behind [New] runs it once. A server that ignores the
-// Idempotency-Key runs it for each try: do not use the transport for such a service.
+// A POST or PATCH gets a new key, unless it has one: in its header, by [WithKey], or from the
+// request that was redirected to it. A redirect to another host that is not within the domain of
+// the first gets a new key, too: the other service must not learn the first key. All tries of a
+// request have the same key, also those that net/http makes by itself, so a server behind [New]
+// runs it once. A server that ignores the Idempotency-Key runs it for each try: do not use the
+// transport for such a service.
 //
 // A request is sent again after
 //
@@ -79,31 +80,37 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 //   - 425, 429 and 503;
 //   - 409, if the response is the problem in-flight or locked.
 //
-// Any other response is the request's, and is returned: so are a replay ([Replayed]), whatever its
-// status, 409 outcome-unknown and response-not-retained, and 422. A body that breaks off while the
-// caller reads it is not the transport's either: a caller that sends the request again with the
-// same key, see WithKey, gets the same response.
+// Any other response is returned: a replay ([Replayed]), whatever its status, 409 outcome-unknown
+// and response-not-retained, and 422. The transport does not repeat a request whose response breaks
+// off while the caller reads the body. A caller that sends the request again with the same key, see
+// WithKey, gets the same response.
 //
-// The transport waits for as long as the response's Retry-After says, in seconds or as a date
-// (compared with the response's own Date), or what else says so ([WithDecoders]), and for a random
-// time more, so that not all clients come back at the same moment: up to half of that delay, or 50 ms if that is more, before the second
-// try, and up to twice as much before each further one, within [WithMaxDelay] and the deadline of
-// the request's context. After errors, and responses without a Retry-After that can be read, it
-// waits 200 ms, and half as long again before each further try, varied by up to half at random.
+// The transport waits for the response's Retry-After, in seconds or as a date (compared with the
+// response's own Date), or for the pause that decoders find ([WithDecoders]). A random addition
+// keeps clients from coming back at the same moment: up to half of that delay, or 50 ms if that is
+// more, before the second try, and up to twice as much before each further one, within
+// [WithMaxDelay] and the deadline of the request's context. After errors, and responses without a
+// Retry-After that can be read, it waits 200 ms, and half as long again before each further try,
+// varied by up to half at random.
 //
 // The last response, or error, is returned when the tries are used up ([WithMaxTries]), and at once
 // when the delay is longer than WithMaxDelay, or would end after the context's deadline. If the
-// context ends, the error is the context's cause, and nothing is sent any more.
+// context ends, nothing more is sent, and the error is the context's cause.
 //
-// Sent once are: a request whose field Idempotency-Key is there without a value, which switches the
-// key off; other methods without a key, but for GET, HEAD, OPTIONS, TRACE, PUT and DELETE, which
-// are idempotent by themselves; bodies larger than [WithMaxBody]; and requests that failed for the
-// server's certificate. A request that ratelimit.Transport, as base, has not sent is tried again
-// only after an outage of its store. If a body fails while it is read into memory, nothing is sent,
-// and the error is returned.
+// A request is sent only once
 //
-// [Tries] says how often a request was sent. The response's Request is the one that was sent, with
-// its key. The caller's request is not changed.
+//   - if it has the field Idempotency-Key without a value, which switches the key off;
+//   - if it has no key, and its method is not GET, HEAD, OPTIONS, TRACE, PUT or DELETE, which are
+//     idempotent by themselves;
+//   - if its body is larger than [WithMaxBody]; or
+//   - if it failed because of the server's certificate.
+//
+// A request that ratelimit.Transport, as base, has not sent is tried again only after an outage of
+// its store. If a body fails while it is read into memory, nothing is sent, and the error is
+// returned.
+//
+// [Tries] returns how often a request was sent. The response's Request is the sent one, with its
+// key. The caller's request is not changed.
 func Transport(base http.RoundTripper, opts ...TransportOption) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -123,8 +130,7 @@ type transport struct {
 	decoders []ratelimit.Decoder // nil for the standard ones
 }
 
-// leastDelay is what is waited on average before the second try, if the server has not said for how
-// long.
+// leastDelay is the average delay before the second try, if the server has not asked for one.
 const leastDelay = 200 * time.Millisecond
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -180,7 +186,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// complete sets what a response of a simpler RoundTripper than net/http's may lack.
+// complete sets the fields that a response of a simpler RoundTripper than net/http's may lack.
 func complete(resp *http.Response, sent *http.Request) {
 	if Tries(resp) == 0 {
 		resp.Request = sent
@@ -190,11 +196,12 @@ func complete(resp *http.Response, sent *http.Request) {
 	}
 }
 
-// CloseIdleConnections is what http.Client's does.
+// CloseIdleConnections closes the idle connections of base. http.Client's method of this name calls
+// it.
 func (t *transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }
 
-// delay returns how long to wait until a request is sent again, after so many tries, or false if it
-// is not to be sent again.
+// delay returns how long to wait before a request is sent again, after a number of tries. It
+// returns false if the request must not be sent again.
 func (t *transport) delay(ctx context.Context, resp *http.Response, err error, own *backoff.Growing, tries int) (time.Duration, bool) {
 	var delay time.Duration
 	var asked bool
@@ -220,7 +227,7 @@ func (t *transport) delay(ctx context.Context, resp *http.Response, err error, o
 	return delay, true
 }
 
-// asked returns for how long a refusal asks to wait, or false if it does not say so.
+// asked returns the pause that a refusal asks for, and false if it has none.
 func (t *transport) asked(resp *http.Response) (longest time.Duration, ok bool) {
 	if t.decoders == nil {
 		if d, ok := backoff.RetryAfter(resp.Header); ok { // also that of a 409, which is about this request
@@ -234,7 +241,8 @@ func (t *transport) asked(resp *http.Response) (longest time.Duration, ok bool) 
 	return longest, longest > 0
 }
 
-// ofCertificate reports whether an error will be the same in the next try.
+// ofCertificate reports whether an error is of the server's certificate, and so the same in the
+// next try.
 func ofCertificate(err error) bool {
 	var invalid *tls.CertificateVerificationError
 	return errors.As(err, &invalid)
@@ -253,8 +261,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// keep reads the body of a request without a GetBody, and returns it with a GetBody; without one,
-// if it is larger than it may be.
+// keep reads the body of a request without a GetBody, and returns it with a GetBody. A body larger
+// than the maximum has none.
 func (t *transport) keep(r *http.Request) (io.ReadCloser, func() (io.ReadCloser, error), error) {
 	if r.ContentLength > t.maxBody {
 		return r.Body, nil, nil

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The forms of a page. Of those that a client likes equally it is given the first, so that one
-// without preferences gets plain text.
+// The forms of a page. Of equally preferred forms a client gets the first, so that one without
+// preferences gets plain text.
 const (
 	text = iota
 	jsonText
@@ -15,22 +15,22 @@ const (
 	forms
 )
 
-// ranges are the media ranges (RFC 9110, section 12.5.1) that match each form, of which the last one
-// that a client names counts.
+// ranges are the media ranges (RFC 9110, section 12.5.1) that match each form. Of those that a
+// client names, the last one counts.
 var ranges = [forms][]string{
 	text:     {"*/*", "text/*", "text/plain"},
 	jsonText: {"*/*", "application/*", "application/json"},
 	htmlText: {"*/*", "text/*", "text/html"},
 }
 
-// maxRanges is how many media ranges of a request count, so that a long field costs no time.
+// maxRanges bounds the media ranges of a request, so that a long field costs no time.
 const maxRanges = 32
 
 // preferred returns the form that a request's Accept fields prefer, and text if they accept none:
 // an explanation in another form is of more use than 406.
 func preferred(fields []string) int {
 	quality := make(map[string]float64)
-	for _, element := range strings.SplitN(strings.Join(fields, ","), ",", maxRanges+1) { // the rest is no range
+	for _, element := range strings.SplitN(strings.Join(fields, ","), ",", maxRanges+1) { // the rest is not a range
 		name, params, err := mime.ParseMediaType(element)
 		if err != nil {
 			continue

@@ -23,13 +23,14 @@ type explanation struct {
 	Explanation string `json:"explanation"`
 }
 
-// explanations returns those of all types. Block quotes are notes for those who run the service.
+// explanations returns the explanations of all types, without block quotes, which are notes for
+// operators.
 func explanations(base string) (all []explanation) {
 	for _, section := range strings.Split(docs.Problems(), "\n## ")[1:] {
 		heading, text, _ := strings.Cut(section, "\n")
 		d := policy.Denial{Reason: policy.Reason(heading), TypeBase: base}
 		e := explanation{reason: d.Reason, Type: d.Type(), Title: d.Title(), Status: d.Status()}
-		text = strings.TrimPrefix(strings.TrimSpace(text), fmt.Sprintf("%d. ", e.Status)) // it has a place of its own
+		text = strings.TrimPrefix(strings.TrimSpace(text), fmt.Sprintf("%d. ", e.Status)) // the status has its own place
 		for paragraph := range strings.SplitSeq(text, "\n\n") {
 			if !strings.HasPrefix(paragraph, ">") {
 				e.paragraphs = append(e.paragraphs, strings.ReplaceAll(paragraph, "\n", " "))
@@ -41,7 +42,7 @@ func explanations(base string) (all []explanation) {
 	return all
 }
 
-// page is what a URL identifies, in each form.
+// page is the content of a URL in each form.
 type page [forms]struct {
 	contentType, tag string
 	body             []byte

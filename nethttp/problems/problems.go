@@ -6,9 +6,8 @@
 //	mux.Handle("GET /problems/", problems.Handler(types))
 //	limit := ratelimit.New(limiter, key, policy.ProblemTypes(types))
 //
-// The texts are those of
-// https://github.com/lockkeeper/lockkeeper/blob/main/docs/problems.md, without its notes for those
-// who run the service. An application that wants other texts serves pages of its own.
+// The texts come from https://github.com/lockkeeper/lockkeeper/blob/main/docs/problems.md, without
+// its notes for operators. An application that wants other texts serves pages of its own.
 package problems
 
 import (
@@ -21,23 +20,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 )
 
-// Handler returns the handler of the pages behind a base, which is that of policy.ProblemTypes. With
-// a base that ends in a slash, the last element of a request's path is the type, such as
-// key-missing, and without one, /problems/, the page has all types. With a base that ends in #,
-// every request is given that page, which has a section for each.
+// Handler returns the handler of the pages behind the base of policy.ProblemTypes. With a base that
+// ends in a slash, the last element of a request's path is the type, such as key-missing. Without a
+// type, as in /problems/, the page has all types. With a base that ends in #, every request gets
+// that page, which has a section for each type.
 //
-// Other frameworks serve it, too: gin.WrapH and echo.WrapHandler make it a handler of theirs.
-// Register it in front of rate limits and authentication, so that a client that was refused can
-// read why.
+// Other frameworks serve it, too: gin.WrapH and echo.WrapHandler convert it. Register it in front
+// of rate limits and authentication, so that a client that was refused can read why.
 //
 // GET and HEAD requests are answered with 200 in the form that the Accept field prefers: HTML,
 // JSON, or else plain text. Caches may keep an answer for an hour. A type that does not exist is
 // answered with 404, and another method with 405. An answer contains nothing of the request, and
 // its Content-Security-Policy allows no script.
 //
-// Handler panics if policy.ProblemTypes does, and if base has a query, or ends otherwise.
+// Handler panics if policy.ProblemTypes does, if base has a query, and if base ends in neither a
+// slash nor #.
 func Handler(base string) http.Handler {
-	policy.ProblemTypes(base) // panics if it is no base
+	policy.ProblemTypes(base) // panics if base is invalid
 	end := base[len(base)-1]
 	if strings.ContainsAny(base[:len(base)-1], "?#") || end != '/' && end != '#' {
 		panic(fmt.Sprintf("problems: Handler: %q does not end in a path's slash or in #", base))

@@ -15,17 +15,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Decoder returns for how long from now a server takes no more requests of the key of this answer.
-// Nothing, or less, is that it takes them. It must not read the answer's body, and is called by
-// several goroutines. A panic goes on, and loses the answer.
+// Decoder returns how long from now a server takes no more requests of the key of this answer. Zero
+// or less means that it takes them. A Decoder must not read the answer's body, and is called by
+// several goroutines. A panic propagates, and loses the answer.
 //
-// Decoders of this package ignore what they cannot read, such as negative numbers and NaN. They
-// compare times with the answer's Date, so that the server's clock may differ, and subtract its Age
-// if a cache kept the answer.
+// Decoders of this package ignore values that they cannot read, such as negative numbers and NaN.
+// They compare times with the answer's Date, so that the server's clock may differ, and subtract
+// its Age if a cache kept the answer.
 type Decoder func(resp *http.Response) time.Duration
 
-// Decoders sets what reads answers, instead of [Standard]: the longest pause of them holds the key.
-// So this reads one more field:
+// Decoders replaces [Standard] as the readers of answers: the longest of their pauses holds the
+// key. So this reads one more field:
 //
 //	ratelimit.Decoders(ratelimit.Standard, shopify)
 //
@@ -41,9 +41,9 @@ func Decoders(decoders ...Decoder) policy.TransportOption {
 	return setting.Func(func(s *setting.Settings) { s.Decoders = all })
 }
 
-// Standard returns what [RetryAfter] reads, which says when to come back. Without one it returns the
-// longest of [RateLimit], [XRateLimit], [OpenAI] and [Anthropic], some of which say when a limit is as if
-// nothing had been taken.
+// Standard returns the time of [RetryAfter], which is when to come back. Without one it returns the
+// longest time of [RateLimit], [XRateLimit], [OpenAI] and [Anthropic]; some of these are the time
+// until a limit is fully restored.
 func Standard(resp *http.Response) time.Duration {
 	if d, ok := retryAfter(resp); ok {
 		return d
@@ -51,10 +51,11 @@ func Standard(resp *http.Response) time.Duration {
 	return max(RateLimit(resp), XRateLimit(resp), OpenAI(resp), Anthropic(resp))
 }
 
-// RetryAfter reads Retry-After (RFC 9110), in seconds, also with a decimal part, which is rounded up, or
-// as a date; and Retry-After-Ms, in milliseconds. Of several the longest counts. The answer may have any
-// status, since some servers send it with 200, but for two: with 202 it says when to ask for the result
-// of this request, and with 409 when to try this one again; neither is about other requests.
+// RetryAfter reads Retry-After (RFC 9110), in seconds, also with a decimal part, which is rounded
+// up, or as a date; and Retry-After-Ms, in milliseconds. The longest of several counts. Some
+// servers send the field with status 200, so every status counts but two that are not about other
+// requests: with 202 the time is for fetching the result of this request, and with 409 for trying
+// this one again.
 func RetryAfter(resp *http.Response) time.Duration {
 	d, _ := retryAfter(resp)
 	return d
@@ -67,8 +68,8 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	return backoff.RetryAfter(resp.Header)
 }
 
-// RateLimit reads RateLimit (draft-ietf-httpapi-ratelimit-headers): the longest t of the limits of
-// which nothing is left,
+// RateLimit reads RateLimit (draft-ietf-httpapi-ratelimit-headers): the longest t of the exhausted
+// limits,
 //
 //	RateLimit: "burst";r=12;t=1, "daily";r=0;t=3600
 //
@@ -110,9 +111,9 @@ func none(remaining, after any) time.Duration {
 }
 
 // XRateLimit reads X-RateLimit-Remaining and X-RateLimit-Reset, if nothing remains; also with the
-// names X-Rate-Limit and RateLimit. What resets is read by its size: less than 10^8 are seconds
-// from now; more are seconds since 1970, as GitHub sends them, from 10^11 on in thousandths or
-// smaller parts. It may also be a duration, such as 1m30s.
+// names X-Rate-Limit and RateLimit. The size of the reset decides its meaning: less than 10^8 are
+// seconds from now; more are seconds since 1970, as GitHub sends them, from 10^11 on in thousandths
+// or smaller parts. It may also be a duration, such as 1m30s.
 func XRateLimit(resp *http.Response) time.Duration {
 	return max(
 		reset(resp.Header, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"),
@@ -123,7 +124,7 @@ func XRateLimit(resp *http.Response) time.Duration {
 
 // OpenAI reads the fields of OpenAI, and of proxies such as LiteLLM: x-ratelimit-reset-requests if
 // x-ratelimit-remaining-requests is 0, and the same for tokens. The values are durations, such as
-// 6m0s or 20ms, or numbers as those of [XRateLimit].
+// 6m0s or 20ms, or numbers as in [XRateLimit].
 func OpenAI(resp *http.Response) time.Duration {
 	return max(
 		reset(resp.Header, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"),
@@ -132,8 +133,8 @@ func OpenAI(resp *http.Response) time.Duration {
 }
 
 // Anthropic reads the fields of Anthropic: anthropic-ratelimit-requests-reset if
-// anthropic-ratelimit-requests-remaining is 0, and the same for tokens, input-tokens and output-tokens.
-// The values are times, as in RFC 3339.
+// anthropic-ratelimit-requests-remaining is 0, and the same for tokens, input-tokens and
+// output-tokens. The values are times, as in RFC 3339.
 func Anthropic(resp *http.Response) time.Duration {
 	return max(
 		reset(resp.Header, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"),
@@ -143,8 +144,7 @@ func Anthropic(resp *http.Response) time.Duration {
 	)
 }
 
-// reset returns the longest time in fields with this name, if nothing remains by the fields beside
-// them.
+// reset returns the longest time in fields with this name for which the fields of remaining are 0.
 func reset(h http.Header, remaining, after string) (longest time.Duration) {
 	left, until := h[remaining], h[after]
 	for i := range min(len(left), len(until)) {
@@ -155,13 +155,13 @@ func reset(h http.Header, remaining, after string) (longest time.Duration) {
 	return longest
 }
 
-// The sizes of numbers that are seconds from now, and seconds since 1970.
+// The bounds of numbers that are seconds from now, and seconds since 1970.
 const (
 	maxFromNow = 1e8  // three years; as a time it is in 1973
 	maxSeconds = 1e11 // a time in the year 5138; as milliseconds it is in 1973
 )
 
-// fromNow returns how long it is until the time in a text.
+// fromNow returns the time until the time in a text.
 func fromNow(h http.Header, text string) time.Duration {
 	n, ok := number(text)
 	if !ok {

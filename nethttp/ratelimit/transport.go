@@ -21,35 +21,36 @@ import (
 var ErrNotSent = roundtrip.ErrNotSent
 
 // Transport returns a RoundTripper that sends requests by base, http.DefaultTransport if that is
-// nil, within the limits of their keys, and within what the servers say of theirs:
+// nil, within the limits of their keys and the limits that servers report:
 //
 //	limiter, err := tokenbucket.New(store, "psp", tokenbucket.PerSecond(10))
 //	…
 //	client := &http.Client{Transport: ratelimit.Transport(nil, limiter, ratelimit.ByHost())}
 //
-// A request waits for a token of its key, as by tokenbucket.Limiter's Wait, and is handed to base,
-// once. All processes that share the limiter's store share the tokens. A redirect that the client
-// follows is another request, with the key of its own host.
+// A request waits for a token of its key, as by tokenbucket.Limiter's Wait. Transport then passes
+// it to base, once. All processes that share the limiter's store share the tokens. A redirect that
+// the client follows is another request, with the key of its own host.
 //
-// Every answer is read for what it says of the limits of the server, whatever its status:
-// Retry-After, or else RateLimit, X-RateLimit and the fields of model providers, see [Standard];
-// [Decoders] reads others. An answer that asks for a pause, or says that nothing is left, holds the
-// key: no process sends a request of this key until that is over, and others wait, while other keys go on.
-// So requests of tenants with limits of their own need keys of their own: by the tenant, not by the
-// host alone. What was sent before the answer came is not called back.
+// Transport reads the server's limits in every answer, whatever its status: Retry-After, or else
+// RateLimit, X-RateLimit and the fields of model providers, see [Standard]; [Decoders] reads other
+// fields. An answer that asks for a pause, or has nothing left, holds the key: until the hold ends,
+// no process sends a request of this key, and such requests wait, while other keys go on. So
+// requests of tenants with limits of their own need keys of their own: by the tenant, not by the
+// host alone. Requests that were sent before the answer came are not called back.
 //
-// A 429 without a time that can be read holds the key for 1 s. Another one, soon after the end of such a
-// hold (within its length), holds it for twice as long, up to 1 min. Without decoders no key is held.
+// A 429 without a time that can be read holds the key for 1 s. Another one, soon after the end of
+// such a hold (within its length), holds it for twice as long, up to 1 min. Without decoders no key
+// is held.
 //
-// A key is held for 15 min at most, whatever the server says (policy.MaxHold), and before the
-// answer is returned, which takes one call of the store: 1 s at most, also beyond the request's
-// deadline. What one process is told holds the key for all of them, so the longest of their pauses
+// A key is held for 15 min at most, whatever the server asks (policy.MaxHold). It is held before
+// the answer is returned, by one call of the store: 1 s at most, even beyond the request's
+// deadline. An answer to one process holds the key for all of them, so the longest of their pauses
 // counts, also if the server varies them at random. tokenbucket.Limiter's Reset ends a hold of the
-// store, but none of this Transport's own.
+// store, but not a hold of this Transport alone.
 //
-// The answer is returned as it came, also one with status 429: the transport repeats nothing. What
-// repeats requests is idempotency.Transport, round this one, so that each try takes a token and
-// waits until its key is no longer held:
+// The answer is returned as it came, also with status 429: the transport repeats nothing.
+// idempotency.Transport repeats requests. It belongs round this one, so that each try takes a token
+// and waits until its key is no longer held:
 //
 //	idempotency.Transport(ratelimit.Transport(nil, limiter, by))
 //
@@ -68,11 +69,10 @@ var ErrNotSent = roundtrip.ErrNotSent
 //     more than 1,024 bytes.
 //
 // If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited), this Transport
-// alone holds it, for up to 4,096 keys at a time. If the context of a request ends while it waits
-// for that, or its deadline is before, it is not sent, and a token may have been charged. The
-// failure is logged, at most once a minute (policy.Logger). Requests that policy.FailOpen lets pass
-// wait in the same way for the end of what this Transport has learned itself, before the outage
-// too.
+// alone holds it, for up to 4,096 keys at a time. A request that waits for such a hold is not sent
+// if its context ends or has an earlier deadline; a token may have been charged then. The failure
+// is logged, at most once a minute (policy.Logger). Requests that policy.FailOpen lets pass wait in
+// the same way for the holds that this Transport has received itself, also before the outage.
 //
 // Options are policy.MaxHold, policy.FailOpen, policy.Logger, policy.MeterProvider and [Decoders].
 // Transport panics if limiter or key is nil.
@@ -97,7 +97,7 @@ func Transport(
 }
 
 // ByHost keys requests by the host that they are sent to: its name in lower case, and its port
-// unless that is the scheme's own. It is for clients: a server's requests have no such host.
+// unless that is the scheme's default. It is for clients: a server's requests have no such host.
 func ByHost() nethttp.KeyFunc {
 	missing := keys.NotProvided("ratelimit: ByHost: the request's URL has no host")
 	return func(r *http.Request) (string, error) {
@@ -138,10 +138,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client's does.
+// CloseIdleConnections closes the idle connections of base. http.Client's method of this name calls
+// it.
 func (t *transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }
 
-// wait returns the error of a request that is not to be sent.
+// wait returns an error if the request must not be sent.
 func (t *transport) wait(ctx context.Context, key string, err error) error {
 	if err != nil || key == "" {
 		return &roundtrip.NotSent{Err: t.limit.NoKey(ctx, err).Err, Final: true}
@@ -156,8 +157,8 @@ func (t *transport) wait(ctx context.Context, key string, err error) error {
 	return &roundtrip.NotSent{Err: err, Final: final}
 }
 
-// asked returns for how long an answer asks for a pause. The answer of a decoder that panics is
-// lost, but not its connection.
+// asked returns the pause that an answer asks for. If a decoder panics, the answer is lost, but not
+// its connection.
 func (t *transport) asked(resp *http.Response) (longest time.Duration) {
 	read := false
 	defer func() {

@@ -1,4 +1,4 @@
-// Package adapter is how middleware works in echo v4.
+// Package adapter adapts middleware to echo v4.
 package adapter
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Handler returns a middleware as echo takes it.
+// Handler returns a middleware in echo's form.
 func Handler(m httpmw.Middleware[echo.Context]) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error { return m(c, next) }
@@ -61,7 +61,7 @@ func (Echo) Capture(c echo.Context, w *httpmw.Capture) (captured echo.Context, r
 	response.Status = original.Status
 	c.SetResponse(response)
 	return c, func(current bool) {
-		if current { // otherwise what is written to the capture passes through, once it has been sent
+		if current { // otherwise later writes to the capture pass through, once it has been sent
 			c.SetResponse(original)
 		}
 	}
@@ -90,8 +90,8 @@ func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
 	return e.status(c, err), err
 }
 
-// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without a
-// status, so an application that keeps it may have middleware for its errors.
+// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without
+// a status, so an application that keeps it may have middleware for its errors.
 func (e Echo) Renders(c echo.Context, err error) bool {
 	return e.StatusOf(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
 }
@@ -106,8 +106,8 @@ func httpError(denied *httpmw.Error) *echo.HTTPError {
 	return &echo.HTTPError{Code: denied.Status(), Message: denied.Problem(), Internal: denied}
 }
 
-// status returns that of the answer which the middleware has made, or which echo's own error
-// handler makes of the error that the middleware returns.
+// status returns the status of the answer: the middleware's, or the one that echo's own error
+// handler makes of the returned error.
 func (e Echo) status(c echo.Context, err error) int {
 	if err == nil || c.Response().Committed {
 		return c.Response().Status
@@ -133,8 +133,8 @@ func (Echo) StatusOf(err error) int {
 // Path implements httpmw.RouteAdapter.
 func (Echo) Path(c echo.Context) string { return c.Path() }
 
-// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what
-// matches no other, which do not count.
+// Routed implements httpmw.RouteAdapter. The catch-all routes of groups with middleware do not
+// count.
 func (Echo) Routed(c echo.Context) bool {
 	path := c.Path()
 	if path == "" {

@@ -1,4 +1,4 @@
-// Package adapter is how middleware works in echo v5.
+// Package adapter adapts middleware to echo v5.
 package adapter
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Handler returns a middleware as echo takes it.
+// Handler returns a middleware in echo's form.
 func Handler(m httpmw.Middleware[*echo.Context]) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error { return m(c, next) }
@@ -54,14 +54,14 @@ func (Echo) Header(c *echo.Context) http.Header { return c.Response().Header() }
 func (Echo) Writer(c *echo.Context) http.ResponseWriter { return c.Response() }
 
 // Capture implements httpmw.Adapter. Echo's own Response is put before w, so that error handlers
-// know whether the answer has begun. The one that is behind w learns of it when the answer is sent.
+// know whether the answer has begun. The Response behind w begins when the answer is sent.
 func (Echo) Capture(c *echo.Context, w *httpmw.Capture) (captured *echo.Context, restore func(current bool)) {
 	original := c.Response()
 	response := echo.NewResponse(w, c.Logger())
 	response.Status = http.StatusOK
 	c.SetResponse(response)
 	return c, func(current bool) {
-		if current { // otherwise what is written to the capture passes through, once it has been sent
+		if current { // otherwise later writes to the capture pass through, once it has been sent
 			c.SetResponse(original)
 		}
 	}
@@ -98,8 +98,8 @@ func (e Echo) Renders(c *echo.Context, err error) bool {
 	return e.StatusOf(err) != 0 || !isOwn(c.Echo().HTTPErrorHandler)
 }
 
-// isOwn reports whether an error handler is echo's own, with any argument. The compiler may have a
-// copy of it in each function that makes one, which has its name.
+// isOwn reports whether an error handler is echo's own, with any argument. A copy that the compiler
+// makes in another function keeps this name.
 func isOwn(h echo.HTTPErrorHandler) bool {
 	code := runtime.FuncForPC(reflect.ValueOf(h).Pointer())
 	return code != nil && strings.Contains(code.Name(), "DefaultHTTPErrorHandler.func")
@@ -108,8 +108,8 @@ func isOwn(h echo.HTTPErrorHandler) bool {
 // Denied implements httpmw.ErrorAdapter.
 func (Echo) Denied(d policy.Denial) error { return httpmw.NewError(d) }
 
-// status returns that of the answer which the middleware has made, or which echo's own error
-// handler makes of the error that the middleware returns.
+// status returns the status of the answer: the middleware's, or the one that echo's own error
+// handler makes of the returned error.
 func status(c *echo.Context, err error) int {
 	_, status := echo.ResolveResponseStatus(c.Response(), err)
 	return status
@@ -127,8 +127,8 @@ func (Echo) StatusOf(err error) int { return echo.StatusCode(err) }
 // Path implements httpmw.RouteAdapter.
 func (Echo) Path(c *echo.Context) string { return c.Path() }
 
-// Routed implements httpmw.RouteAdapter. Groups with middleware have routes of their own for what
-// matches no other, which do not count.
+// Routed implements httpmw.RouteAdapter. The catch-all routes of groups with middleware do not
+// count.
 func (Echo) Routed(c *echo.Context) bool {
 	switch route := c.RouteInfo(); {
 	case route.Method == echo.RouteNotFound, route.Name == echo.NotFoundRouteName, route.Name == echo.MethodNotAllowedRouteName:

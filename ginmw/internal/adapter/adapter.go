@@ -1,4 +1,4 @@
-// Package adapter is how middleware works in gin.
+// Package adapter adapts middleware to gin.
 package adapter
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Handler returns a middleware as gin takes it.
+// Handler returns a middleware in gin's form.
 func Handler(m httpmw.Middleware[*gin.Context]) gin.HandlerFunc {
 	return func(c *gin.Context) { _ = m(c, next) }
 }
 
-// Answer returns a handler as gin takes it.
+// Answer returns a handler in gin's form.
 func Answer(h func(*gin.Context) error) gin.HandlerFunc {
 	return func(c *gin.Context) { _ = h(c) }
 }
@@ -65,7 +65,7 @@ func (Gin) Capture(c *gin.Context, capture *httpmw.Capture) (captured *gin.Conte
 	w := &replaceable{&writer{original, capture}}
 	c.Writer = w
 	return c, func(current bool) {
-		w.ResponseWriter = original // for those who have w, if it is too late to take it back
+		w.ResponseWriter = original // for code that still has w, if it cannot be taken back
 		if current {
 			c.Writer = original
 		}
@@ -102,8 +102,8 @@ func (Gin) Refuse(c *gin.Context, d policy.Denial) (status int, err error) {
 	return c.Writer.Status(), nil
 }
 
-// Log implements httpmw.Adapter. An error of c.Error would change the answer, behind middleware that
-// renders errors.
+// Log implements httpmw.Adapter. An error of c.Error would change the answer, behind middleware
+// that renders errors.
 func (Gin) Log(c *gin.Context, own *telemetry.Repeated, err error) {
 	own.Found(c.Request.Context(), "path", c.FullPath(), "error", err)
 }

@@ -14,7 +14,7 @@ import (
 // writer is gin's ResponseWriter on a capture. In gin, WriteHeader only notes the status, which
 // counts, with the header, from the first byte on.
 type writer struct {
-	gin.ResponseWriter // for what is neither captured nor changed: CloseNotify, Pusher
+	gin.ResponseWriter // for the methods that are neither captured nor changed: CloseNotify, Pusher
 	capture            *httpmw.Capture
 }
 
@@ -39,7 +39,7 @@ func (w *writer) WriteString(s string) (int, error) { return w.capture.WriteStri
 
 func (w *writer) Status() int { return w.capture.Status() }
 
-// Size is -1 before the answer begins, as gin has it.
+// Size is -1 before the answer begins, as in gin.
 func (w *writer) Size() int {
 	if !w.capture.Begun() {
 		return -1
@@ -60,8 +60,8 @@ type replaceable struct{ gin.ResponseWriter }
 
 func (r *replaceable) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// observedWriter is gin's ResponseWriter, whose observer learns the status that the handler has set
-// last before the first byte. A writer behind it that keeps the answer back may not know it.
+// observedWriter is gin's ResponseWriter with an observer of the last status that the handler sets
+// before the first byte. A writer behind it that holds the answer back may not have that status.
 type observedWriter struct {
 	gin.ResponseWriter
 	observer *httpmw.Observer

@@ -1,4 +1,4 @@
-// Package adapter is how middleware works in net/http.
+// Package adapter adapts middleware to net/http.
 package adapter
 
 import (
@@ -15,22 +15,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
 )
 
-// Context is a request, its response, and what handles it behind the middleware.
+// Context is a request, its response, and the handler behind the middleware.
 type Context struct {
 	W    http.ResponseWriter
 	R    *http.Request
 	next http.Handler
 }
 
-// handle is a function of all requests, so that routers that build chains for each request pay for
-// no closure.
+// handle serves every request: routers that build chains for each request pay for no closure.
 func handle(c Context) error {
 	c.next.ServeHTTP(c.W, c.R)
 	return nil
 }
 
-// Handler returns a middleware as net/http takes it. What it returns panics, as what the New of the
-// package called name returns, if the handler is nil.
+// Handler returns a middleware in net/http's form. The returned function panics, as a result of the
+// New of the package called name, if the handler is nil.
 func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		if next == nil {
@@ -40,11 +39,12 @@ func Handler(name string, m httpmw.Middleware[Context]) func(http.Handler) http.
 	}
 }
 
-// timeoutHandler is the type of what http.TimeoutHandler returns.
+// timeoutHandler is the type of an http.TimeoutHandler.
 var timeoutHandler = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
 
-// UntilItEnds is Handler for a middleware that acts when the handler has ended. An http.TimeoutHandler
-// returns while its handler runs, which is logged when the middleware is given one.
+// UntilItEnds is Handler for a middleware that acts when the handler has ended. An
+// http.TimeoutHandler returns while its handler runs, so UntilItEnds logs it if the middleware is
+// given one.
 func UntilItEnds(name string, l *slog.Logger, m httpmw.Middleware[Context]) func(http.Handler) http.Handler {
 	l = cmp.Or(l, slog.Default())
 	wrap := Handler(name, m)
@@ -56,12 +56,12 @@ func UntilItEnds(name string, l *slog.Logger, m httpmw.Middleware[Context]) func
 	}
 }
 
-// Answer returns a handler as net/http takes it.
+// Answer returns a handler in net/http's form.
 func Answer(h func(Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = h(Context{W: w, R: r}) })
 }
 
-// Key returns a key function of net/http as one of contexts.
+// Key returns a key function of net/http as a key function of contexts.
 func Key(key func(*http.Request) (string, error)) func(Context) (string, error) {
 	if key == nil {
 		return nil
@@ -87,7 +87,7 @@ func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) 
 	}
 	if deny := setting.Hook[func(http.ResponseWriter, *http.Request, policy.Denial)](name, s.Deny); deny != nil {
 		h.Deny = func(c Context, d policy.Denial) (int, error) {
-			if middleware.NoteOf(c.R.Context()) == nil { // so the status is of no interest
+			if middleware.NoteOf(c.R.Context()) == nil { // the status is of no interest
 				deny(c.W, c.R, d)
 				return 0, nil
 			}
@@ -127,7 +127,7 @@ func (NetHTTP) Observe(c Context, o *httpmw.Observer) (observed Context, restore
 	return c, func() {}
 }
 
-// Current implements httpmw.Adapter: a context is never another request's.
+// Current implements httpmw.Adapter: a context never belongs to another request.
 func (NetHTTP) Current(Context, *http.Request) bool { return true }
 
 // End implements httpmw.Adapter: a handler that is not called does not run.

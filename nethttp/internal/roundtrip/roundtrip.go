@@ -1,4 +1,4 @@
-// Package roundtrip has what the RoundTrippers of this module have in common.
+// Package roundtrip has the common parts of the RoundTrippers of this module.
 package roundtrip
 
 import (
@@ -10,7 +10,7 @@ import (
 // ErrNotSent is matched by a [NotSent].
 var ErrNotSent = errors.New("ratelimit: the request was not sent")
 
-// NotSent is the error of a request that a RoundTripper has not handed on.
+// NotSent is the error of a request that a RoundTripper has not sent.
 type NotSent struct {
 	Err error
 	// Final means that the same request would not be sent the next time either.
@@ -21,10 +21,10 @@ func (e *NotSent) Error() string { return ErrNotSent.Error() + ": " + e.Err.Erro
 
 func (e *NotSent) Unwrap() []error { return []error{ErrNotSent, e.Err} }
 
-// Timeout reports whether a deadline was the reason, as url.Error asks.
+// Timeout reports whether a deadline was the reason. url.Error calls it.
 func (e *NotSent) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
 
-// Final reports whether an error is that of a request which will not be sent the next time either.
+// Final reports whether an error is of a request that would not be sent the next time either.
 func Final(err error) bool {
 	var e *NotSent
 	return errors.As(err, &e) && e.Final
