@@ -16,6 +16,10 @@ func Unless(skip func(call *Call) bool) Option {
 // OnDeny makes an interceptor refuse calls with the error that deny returns, which should be a
 // status. The handler does not run. [NewError] makes one in which [DenialOf] finds the denial,
 // whose Reason says which policy refused, and why.
+//
+// Whatever deny returns, the trailer grpc-retry-pushback-ms follows the denial's RetryAfter
+// ([StatusOf]). One that deny sets as well is a second value, and then no client's gRPC repeats the
+// call.
 func OnDeny(deny func(call *Call, d policy.Denial) error) Option {
 	return setting.Given("grpcmw: OnDeny", deny, func(s *setting.Settings) { s.Deny = deny })
 }

@@ -38,6 +38,12 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 // the metadata of the ErrorInfo has the ID of the operation, as "operation". With
 // policy.ProblemTypes each has Help, with a link to the page that explains the reason. No details
 // tell of the error behind the denial.
+//
+// With the status, whichever it is, interceptors send the trailer grpc-retry-pushback-ms, which
+// gRPC obeys if the client's service config has a retryPolicy for the code: the delay of RetryInfo
+// in milliseconds, rounded up, at most 2^31-1, or -1, which forbids to repeat the call, if there is
+// no RetryInfo. It is -1 beside a RetryInfo if the handler has run: after ratelimit.PerMessage, or
+// if the handler gave up without an answer when it lost what it held.
 func StatusOf(d policy.Denial) *status.Status {
 	text := d.Title()
 	if d.Detail != "" {

@@ -54,7 +54,8 @@ type Option interface {
 // PerMessage makes a stream take a token for each message that the client sends: the one at its
 // beginning is for the first message, and the others are taken as messages arrive. When there is
 // none left, the handler's Recv returns the refusal, now and from then on; a handler that returns
-// it ends the stream with it. It says nothing of unary calls.
+// it ends the stream with it. Its trailer keeps the client's gRPC from repeating the stream, whose
+// handler has run (grpcmw.StatusOf). PerMessage says nothing of unary calls.
 func PerMessage() Option {
 	return setting.Func(func(s *setting.Settings) { s.PerMessage = true })
 }
@@ -109,8 +110,8 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	defer visit.End()
 	ask := i.ask(call)
-	if err := i.check(call, key, err, ask); err != nil {
-		return nil, err
+	if denial := i.check(call, key, err, ask); denial != nil {
+		return nil, i.hooks.Deny(call, *denial)
 	}
 	if ask == nil || !ask.Reserved() {
 		return handler(ctx, req)
@@ -123,8 +124,8 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	return resp, err
 }
 
-// check returns the error of a call that is refused.
-func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error, ask *middleware.Ask) error {
+// check returns the denial of a call that is refused.
+func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error, ask *middleware.Ask) *policy.Denial {
 	var decision tokenbucket.Decision
 	denial, verdict := i.decider.Check(call.Context(), key, keyErr, ask, &decision)
 	switch {
@@ -136,7 +137,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error, ask *mi
 	if denial == nil || verdict == middleware.Shadowed {
 		return nil
 	}
-	return i.hooks.Deny(call, *denial)
+	return denial
 }
 
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -151,8 +152,8 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	}
 	defer visit.End()
 	ask := i.ask(call)
-	if err := i.check(call, key, err, ask); err != nil {
-		return err
+	if denial := i.check(call, key, err, ask); denial != nil {
+		return i.hooks.Deny(call, *denial)
 	}
 	switch {
 	case i.perMessage:
@@ -185,7 +186,9 @@ func (s *charged) RecvMsg(m any) error {
 		return err
 	}
 	if s.begun {
-		s.refusal = s.interceptor.check(s.call, s.key, nil, s.interceptor.ask(s.call))
+		if denial := s.interceptor.check(s.call, s.key, nil, s.interceptor.ask(s.call)); denial != nil {
+			s.refusal = s.interceptor.hooks.Interrupt(s.call, *denial)
+		}
 	}
 	s.begun = true
 	return s.refusal

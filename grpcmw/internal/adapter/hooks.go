@@ -4,6 +4,7 @@ package adapter
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -45,20 +46,36 @@ func HooksOf(name string, s setting.Settings) Hooks {
 // Skips reports whether the interceptor leaves this call alone.
 func (h *Hooks) Skips(call *grpcmw.Call) bool { return h.skip != nil && h.skip(call) }
 
-// Deny returns the error with which a server refuses a call.
+// Deny returns the error with which a server refuses a call before its handler runs. A client whose
+// gRPC repeats calls repeats this one after the denial's delay, or not at all if it has none.
 func (h *Hooks) Deny(call *grpcmw.Call, d policy.Denial) error {
-	ctx := call.Context()
-	if d.RetryAfter > 0 { // a client that retries by its service config reads this, and no details
-		millis := strconv.FormatInt(int64((d.RetryAfter+time.Millisecond-1)/time.Millisecond), 10)
-		_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", millis))
-	}
+	return h.refuse(call, d, d.RetryAfter)
+}
+
+// Interrupt returns the error with which a server refuses what a running handler asks for. No
+// client's gRPC repeats the call: the handler would run again.
+func (h *Hooks) Interrupt(call *grpcmw.Call, d policy.Denial) error { return h.refuse(call, d, 0) }
+
+func (h *Hooks) refuse(call *grpcmw.Call, d policy.Denial, again time.Duration) error {
+	setPushback(call.Context(), again)
 	err := h.Refusal(call, d)
-	middleware.NoteOf(ctx).Refused(0, err)
+	middleware.NoteOf(call.Context()).Refused(0, err)
 	return err
 }
 
-// Refusal returns the error for a denial. A failure of the store, or of a key function, is
-// reported; a mere denial is not.
+// setPushback sets the trailer by which a client's gRPC, which reads no details, repeats a call
+// after this time, or not at all if it is zero. Clients read 32 bits. They do not repeat a call with
+// several of these trailers, so each refusal sets it once.
+func setPushback(ctx context.Context, after time.Duration) {
+	millis := int64(-1)
+	if after > 0 {
+		millis = min(int64((after-1)/time.Millisecond)+1, math.MaxInt32)
+	}
+	_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(millis, 10)))
+}
+
+// Refusal returns the error for a denial, and sets no trailer. A failure of the store, or of a key
+// function, is reported; a mere denial is not.
 func (h *Hooks) Refusal(call *grpcmw.Call, d policy.Denial) error {
 	if middleware.IsFailure(d) {
 		h.Report(call, d.Err)
@@ -89,6 +106,7 @@ func (h *Hooks) GivenUp(call *grpcmw.Call, d policy.Denial) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) { // a moment before its context ends
 		return status.FromContextError(context.DeadlineExceeded).Err()
 	}
+	setPushback(ctx, 0) // the handler has run
 	return h.Refusal(call, d)
 }
 
