@@ -26,7 +26,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -251,7 +250,7 @@ func TestHeldCallsAndTheirDeadline(t *testing.T) {
 	}
 }
 
-// Behind retries, each attempt waits for the end of a hold.
+// Behind an interceptor that repeats calls, each attempt waits for the end of a hold.
 func TestRetriesOfAHeldKey(t *testing.T) {
 	var at []time.Time
 	s := &service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) {
@@ -261,8 +260,13 @@ func TestRetriesOfAHeldKey(t *testing.T) {
 		return &things.Thing{Text: "made"}, nil
 	}}
 	limiter := newLimiter(t, newStore(t), tokenbucket.PerDay(10))
-	client := dial(t, listen(t, s), grpc.WithChainUnaryInterceptor(retry.UnaryClientInterceptor(),
-		ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
+	repeats := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if err := invoker(ctx, method, req, reply, cc, opts...); status.Code(err) != codes.Unavailable {
+			return err
+		}
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	client := dial(t, listen(t, s), grpc.WithChainUnaryInterceptor(repeats, ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "made")
 	if d := at[1].Sub(at[0]); d < 200*time.Millisecond {

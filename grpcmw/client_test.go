@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -26,83 +23,63 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 )
 
-// keys is a service that records the idempotency keys of its calls, and fails the first n of them.
+// keys is a service that records the idempotency keys of its calls.
 type keys struct {
 	service
 	seen []string
 }
 
-func refusingFirst(n int, refusal error) *keys {
+func recordingKeys() *keys {
 	k := &keys{}
 	k.make = func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
 		values := metadata.ValueFromIncomingContext(ctx, "idempotency-key")
 		if len(values) != 1 {
 			values = []string{"none, or several"}
 		}
-		if k.seen = append(k.seen, values[0]); len(k.seen) <= n {
-			return nil, refusal
-		}
+		k.seen = append(k.seen, values[0])
 		return &things.Thing{Text: "made"}, nil
 	}
 	return k
 }
 
-// later returns a refusal with a delay.
-func later(after time.Duration) error {
-	st, err := status.New(codes.ResourceExhausted, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
-	if err != nil {
-		panic(err)
-	}
-	return st.Err()
-}
-
-func TestRetriesKeepTheKeyOfTheirCall(t *testing.T) {
-	k := refusingFirst(2, later(10*time.Millisecond))
-	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), retry.UnaryClientInterceptor()))
-	start := time.Now()
-	thing, err := client.Make(t.Context(), &things.MakeRequest{})
-	is(t, thing, err, "made")
-	if waited := time.Since(start); waited < 20*time.Millisecond {
-		t.Errorf("retried after %v", waited)
-	}
-	thing, err = client.Make(t.Context(), &things.MakeRequest{})
-	is(t, thing, err, "made")
-	if len(k.seen) != 4 || k.seen[0] != k.seen[1] || k.seen[1] != k.seen[2] || k.seen[2] == k.seen[3] || len(k.seen[0]) < 22 {
-		t.Errorf("keys %q", k.seen)
-	}
-}
-
-// gRPC's own retries, by service config, are below all interceptors, and use the server's delay.
-func TestRetriesOfGRPCKeepTheKey(t *testing.T) {
-	k := refusingFirst(0, nil)
-	var refused atomic.Bool
-	chain := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if refused.CompareAndSwap(false, true) {
-			k.seen = append(k.seen, metadata.ValueFromIncomingContext(ctx, "idempotency-key")...)
-			_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", "50"))
-			return nil, status.Error(codes.Unavailable, "")
+// A call that is refused twice behind its guard is repeated under its key, not before the server's
+// delay, and runs once; the next call has a key of its own.
+func TestCallRefusedTwiceRunsOnce(t *testing.T) {
+	const pause = 50 * time.Millisecond
+	var (
+		s    service
+		keys []string
+		at   []time.Time
+	)
+	st := newStore(t)
+	limiter := newLimiter(t, st, plenty)
+	refuses := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		keys = append(keys, metadata.ValueFromIncomingContext(ctx, "idempotency-key")...)
+		if at = append(at, time.Now()); len(at) <= 2 {
+			ok(t, limiter.Hold(ctx, "global", pause))
 		}
 		return handler(ctx, req)
 	}}
-	client := dial(t, listen(t, &k.service, chain), grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor()),
-		grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
-			"maxAttempts": 3, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
-	start := time.Now()
+	addr := listen(t, &s, refuses, idempotency.New(newGuard(t, st), grpcmw.Unscoped(), policy.Required()), ratelimit.New(limiter, grpcmw.Global()))
+	client := dial(t, addr, retrying, grpc.WithUnaryInterceptor(idempotency.UnaryClientInterceptor()))
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
-	is(t, thing, err, "made")
-	if waited := time.Since(start); waited < 50*time.Millisecond {
-		t.Errorf("retried after %v", waited)
+	is(t, thing, err, "run 1")
+	thing, err = client.Make(t.Context(), &things.MakeRequest{})
+	is(t, thing, err, "run 2")
+	if len(keys) != 4 || keys[0] != keys[1] || keys[1] != keys[2] || keys[2] == keys[3] || len(keys[0]) < 22 {
+		t.Fatalf("keys %q", keys)
 	}
-	if len(k.seen) != 2 || k.seen[0] != k.seen[1] {
-		t.Errorf("keys %q", k.seen)
+	for n := range 2 {
+		if d := at[n+1].Sub(at[n]); d < pause {
+			t.Errorf("attempt %d was %v after the one before", n+2, d)
+		}
 	}
 }
 
 func TestKeyOfTheCallerIsKept(t *testing.T) {
-	k := refusingFirst(0, nil)
+	k := recordingKeys()
 	client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(idempotency.UnaryClientInterceptor()))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-other", "stays")
 	if _, err := client.Make(idempotency.WithKey(ctx, `my "key" \ 1`), &things.MakeRequest{}); err != nil {
@@ -134,45 +111,6 @@ func TestARepeatedCallRunsOnce(t *testing.T) {
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "run 1")
 	s.ran(t, 1)
-}
-
-func TestCallsThatAreNotRetried(t *testing.T) {
-	for name, c := range map[string]struct {
-		refusal error
-		tries   int
-		opts    []retry.Option
-	}{
-		"no RetryInfo":        {status.Error(codes.Unavailable, ""), 1, nil},
-		"too long":            {later(time.Hour), 1, nil},
-		"longer than it has":  {later(20 * time.Second), 1, nil},
-		"as often as allowed": {later(time.Millisecond), 2, []retry.Option{retry.WithMaxTries(2)}},
-		"longer than allowed": {later(10 * time.Millisecond), 1, []retry.Option{retry.WithMaxDelay(9 * time.Millisecond)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			k := refusingFirst(100, c.refusal)
-			client := dial(t, listen(t, &k.service), grpc.WithUnaryInterceptor(retry.UnaryClientInterceptor(c.opts...)))
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			_, err := client.Make(ctx, &things.MakeRequest{})
-			if status.Code(err) != status.Code(c.refusal) || len(k.seen) != c.tries {
-				t.Errorf("%v after %d tries", err, len(k.seen))
-			}
-		})
-	}
-}
-
-func TestCanceledCallIsNotRetried(t *testing.T) {
-	k := refusingFirst(100, later(20*time.Second))
-	ctx, cancel := context.WithCancel(t.Context())
-	client := dial(t, listen(t, &k.service), grpc.WithChainUnaryInterceptor(retry.UnaryClientInterceptor(),
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			err := invoker(ctx, method, req, reply, cc, opts...)
-			time.AfterFunc(10*time.Millisecond, cancel)
-			return err
-		}))
-	if _, err := client.Make(ctx, &things.MakeRequest{}); status.Code(err) != codes.Canceled {
-		t.Errorf("%v", err)
-	}
 }
 
 func TestCallWaitsForItsToken(t *testing.T) {
@@ -296,7 +234,7 @@ func (timedOut) TakeTokens(context.Context, store.TokenRequest, ...store.TokenRe
 // A timeout of the store is an outage, and no timeout of the call.
 func TestClientWhoseStoreTimesOut(t *testing.T) {
 	limiter := must(tokenbucket.New(timedOut{}, "psp", tokenbucket.PerSecond(1)))
-	k := refusingFirst(0, nil)
+	k := recordingKeys()
 	for want, opts := range map[codes.Code][]policy.RPCClientOption{
 		codes.Unavailable: nil,
 		codes.OK:          {policy.FailOpen(), policy.Logger(slog.New(slog.DiscardHandler))},

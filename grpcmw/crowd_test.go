@@ -14,7 +14,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 )
 
 // Callers that are refused at the same time retry one after the other, and not all for the same
@@ -26,7 +25,6 @@ func TestRetriesOfRefusedCallsAreSpread(t *testing.T) {
 	}{{15, 5}, {100, 20}} {
 		t.Run(fmt.Sprintf("%d callers, %d a second", c.callers, c.rate), func(t *testing.T) {
 			t.Parallel()
-			const tries = 5
 			var s service
 			var calls atomic.Int64
 			counting := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -34,8 +32,7 @@ func TestRetriesOfRefusedCallsAreSpread(t *testing.T) {
 				return handler(ctx, req)
 			}}
 			limiter := newLimiter(t, newStore(t), tokenbucket.PerSecond(c.rate))
-			client := dial(t, listen(t, &s, counting, ratelimit.New(limiter, grpcmw.ByMetadata("x-key"))),
-				grpc.WithUnaryInterceptor(retry.UnaryClientInterceptor(retry.WithMaxTries(tries))))
+			client := dial(t, listen(t, &s, counting, ratelimit.New(limiter, grpcmw.ByMetadata("x-key"))), retrying)
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-key", "shared")
 			var crowd sync.WaitGroup
 			for range c.callers {

@@ -7,7 +7,6 @@ require github.com/lockkeeper/lockkeeper v0.2.0
 replace github.com/lockkeeper/lockkeeper => ../
 
 require (
-	github.com/cenkalti/backoff/v5 v5.0.2
 	github.com/redis/go-redis/v9 v9.23.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20250115164207-1a7da9e5054f
 	google.golang.org/grpc v1.64.1

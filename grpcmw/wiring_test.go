@@ -16,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
@@ -51,16 +50,13 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"idempotency: New: Fingerprint has no effect with policy.KeyAlone": func() {
 			idempotency.New(orders, anyone, policy.KeyAlone(), idempotency.Fingerprint(func(*grpcmw.Call) ([]byte, error) { return nil, nil }))
 		},
-		"idempotency: KeepCodes: 17 is no code":                   func() { idempotency.KeepCodes(codes.OK, 17) },
-		"exclusive: New: nil locker":                              func() { exclusive.New(nil, anyKey) },
-		"exclusive: New: nil key":                                 func() { exclusive.New(carts, nil) },
-		"concurrency: New: nil semaphore":                         func() { concurrency.New(nil, anyKey) },
-		"concurrency: New: nil key":                               func() { concurrency.New(reports, nil) },
-		"fenced: New: nil checker":                                func() { fenced.New(none, anyKey) },
-		"fenced: New: nil key":                                    func() { fenced.New(marks, nil) },
-		"retry: WithMaxTries: 0 is less than 1":                   func() { retry.WithMaxTries(0) },
-		"retry: WithMaxDelay: -1ns is neither 0 nor at least 1ms": func() { retry.WithMaxDelay(-1) },
-		"retry: WithMaxDelay: 5ns is neither 0 nor at least 1ms":  func() { retry.WithMaxDelay(5) },
+		"idempotency: KeepCodes: 17 is no code": func() { idempotency.KeepCodes(codes.OK, 17) },
+		"exclusive: New: nil locker":            func() { exclusive.New(nil, anyKey) },
+		"exclusive: New: nil key":               func() { exclusive.New(carts, nil) },
+		"concurrency: New: nil semaphore":       func() { concurrency.New(nil, anyKey) },
+		"concurrency: New: nil key":             func() { concurrency.New(reports, nil) },
+		"fenced: New: nil checker":              func() { fenced.New(none, anyKey) },
+		"fenced: New: nil key":                  func() { fenced.New(marks, nil) },
 
 		"idempotency: New: no scope; use grpcmw.ScopeBy or grpcmw.Unscoped": func() { idempotency.New(orders, grpcmw.ScopeFunc{}) },
 		"idempotency: New: policy.MaxWaiting has no effect without policy.Wait or policy.Dedupe": func() {

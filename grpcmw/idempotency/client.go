@@ -16,10 +16,8 @@ import (
 // declared with option idempotency_level = NO_SIDE_EFFECTS need none.
 //
 // The key is that of the call as the caller made it: retries below this interceptor, gRPC's own by
-// service config and those of interceptors after it in the chain, send the same one, so that a
-// server behind [New] runs the call once. So it is the first in the chain:
-//
-//	grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor(), retry.UnaryClientInterceptor())
+// service config, as in the example, and those of interceptors after it in the chain, send the same
+// one, so that a server behind [New] runs the call once. So it is the first in the chain.
 //
 // A caller that repeats the call itself, such as a job that runs again after a crash, has to send
 // the same key with WithKey.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -52,6 +53,21 @@ func Example_checkout() {
 	// order 1
 	// InvalidArgument
 	// InvalidArgument
+}
+
+// A client that gives each call a key, and whose gRPC repeats under it what the server refuses for
+// now, when the server says (grpcmw.StatusOf), and what broke with its connection.
+func ExampleUnaryClientInterceptor() {
+	conn, err := grpc.NewClient("dns:///shop.example", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(idempotency.UnaryClientInterceptor()), // one key for all attempts
+		grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{"service": "shop.Shop"}], "retryPolicy": {
+			"maxAttempts": 4, "initialBackoff": "0.2s", "maxBackoff": "5s", "backoffMultiplier": 1.5,
+			"retryableStatusCodes": ["RESOURCE_EXHAUSTED", "ABORTED", "UNAVAILABLE"]}}]}`))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = conn.Close() }()
+	// Output:
 }
 
 // A job that may crash and run again sends the same key each time.

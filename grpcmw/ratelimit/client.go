@@ -51,9 +51,11 @@ import (
 // what this interceptor has learned itself, before the outage too.
 //
 // It repeats nothing. Behind an interceptor that repeats calls, each attempt takes a token, and
-// waits until its key is no longer held. The key function gets the client's call: grpcmw.ByMethod,
-// ByField, ByContext and Global are of use; metadata and peer are those of a call that the client
-// itself is serving. Calls of tenants with limits of their own need keys of their own.
+// waits until its key is no longer held. The attempts of gRPC's own retries, by service config, are
+// one call here: they take one token, and the last answer holds the key. The key function gets the
+// client's call: grpcmw.ByMethod, ByField, ByContext and Global are of use; metadata and peer are
+// those of a call that the client itself is serving. Calls of tenants with limits of their own need
+// keys of their own.
 //
 // Options are policy.MaxHold, policy.FailOpen, policy.Logger, policy.MeterProvider,
 // policy.ProblemTypes, grpcmw.Unless, grpcmw.OnError and grpcmw.OnDeny. It panics if limiter or key

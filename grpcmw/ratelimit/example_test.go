@@ -13,7 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 )
 
 type userKey struct{}
@@ -51,10 +50,7 @@ func ExampleUnaryClientInterceptor() {
 		panic(err)
 	}
 	conn, err := grpc.NewClient("dns:///backend.example", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithChainUnaryInterceptor(
-			retry.UnaryClientInterceptor(),
-			ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global()), // each attempt
-		),
+		grpc.WithChainUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())),
 		grpc.WithChainStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.Global())))
 	if err != nil {
 		panic(err)

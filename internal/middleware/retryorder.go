@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxPlaces bounds how much later than the first token a caller's delay ends. Clients give up if
-	// the delay is too long (grpcmw/retry: 30 s), and one that ignores its delay must not delay the
-	// others without bound.
+	// maxPlaces bounds how much later than the first token a caller's delay ends. A call fails if its
+	// delay ends after its deadline, and a client that ignores its delay must not delay the others
+	// without bound.
 	maxPlaces = 20 * time.Second
 	// retryShards times keysPerShard keys have an order, about 60 bytes each. Callers of further keys
 	// get the time of the first token.

@@ -19,8 +19,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
-	"github.com/lockkeeper/lockkeeper/grpcmw/retry"
 )
+
+// retries is a service config by which gRPC sends calls again, when the server says.
+const retries = `{"methodConfig": [{"name": [{"service": "shop.Shop"}], "retryPolicy": {
+	"maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "5s", "backoffMultiplier": 1.5,
+	"retryableStatusCodes": ["RESOURCE_EXHAUSTED", "ABORTED", "UNAVAILABLE"]}}]}`
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "the server's `address`")
@@ -40,11 +44,11 @@ func checkout(addr, user, cart, key string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(
-		idempotency.UnaryClientInterceptor(), // one key for all attempts
-		retry.UnaryClientInterceptor(retry.WithMaxTries(5)),
-		ratelimit.UnaryClientInterceptor(pace, grpcmw.Global()), // each attempt
-	))
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(retries),
+		grpc.WithChainUnaryInterceptor(
+			idempotency.UnaryClientInterceptor(), // one key for all attempts
+			ratelimit.UnaryClientInterceptor(pace, grpcmw.Global()),
+		))
 	if err != nil {
 		return err
 	}
