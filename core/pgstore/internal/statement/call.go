@@ -117,7 +117,7 @@ func answerApart[T any](
 	ctx, waiting context.Context, db *Client, call Call, tell func(result error), answer func(running context.Context) reply[T],
 ) reply[T] {
 	done := make(chan reply[T], 1)
-	go func() {
+	db.workers.run(func() {
 		// The server ends the statement first, which does not cost the connection.
 		most := 3 * db.config.Timeout / 2
 		if call.Writes {
@@ -129,7 +129,7 @@ func answerApart[T any](
 		running, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 		defer cancel()
 		done <- answer(running)
-	}()
+	})
 	select {
 	case r := <-done:
 		return r

@@ -21,12 +21,13 @@ import (
 
 // Client runs statements. All methods may be called concurrently.
 type Client struct {
-	config Config
-	made   time.Time
-	pool   *pgxpool.Pool
-	slots  slots    // of the pool
-	shares shares   // of the pool
-	texts  sync.Map // of statements, by the text with the default schema
+	config  Config
+	made    time.Time
+	pool    *pgxpool.Pool
+	slots   slots  // of the pool
+	shares  shares // of the pool
+	workers *workers
+	texts   sync.Map // of statements, by the text with the default schema
 
 	telemetry     *telemetry.Store
 	misconfigured *telemetry.Repeated
@@ -81,6 +82,7 @@ func New(config Config) (*Client, error) {
 	}
 	db.pool, db.slots = pool, make(slots, config.Connections)
 	db.shares.init(config.Connections)
+	db.workers = newWorkers(db.life, config.Connections)
 	db.breaker = db.newBreaker(server)
 	names := []string{opNotify.Name}
 	for _, op := range config.Operations {
