@@ -10,27 +10,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Ask is what [All] asks of a limiter.
+// Ask is a request for tokens of one key, as [All] takes it.
 type Ask struct {
 	limiter *Limiter
 	key     string
 	n       int64
 }
 
-// Ask returns what asks for n tokens of a key in a decision of several limiters.
+// Ask returns a request for n tokens of a key, for [All].
 func (l *Limiter) Ask(key string, n int64) Ask { return Ask{l, key, n} }
 
-// All takes the tokens of several keys, of one limiter or of several on the same store, all or
-// none, as of a user, the user's team and an address:
+// All takes the tokens of several keys in one decision: all of them, or none. The keys are of one
+// limiter, or of several limiters on the same store. For a user, the user's team and an address:
 //
 //	d, err := tokenbucket.All(ctx, users.Ask(user, 1), teams.Ask(team, 1), addresses.Ask(address, 1))
 //
-// The decision has the limits of all keys, in order; those with a RetryAfter are the ones that
-// deny. Asks of one limiter for the same key are one, of all their tokens.
+// The decision has the limits of all keys, in order. The limits with a RetryAfter are the ones that
+// deny. Several asks of one limiter for the same key count as one, for the sum of their tokens.
 //
-// Errors are those of [Limiter.AllowN], and one that matches store.ErrManySlots if the limiters do
-// not have the same store, or if it does not keep the keys in one place: on Redis Cluster only the
-// keys of limiters that are [Within] each other are.
+// Errors are those of [Limiter.AllowN], and one that matches store.ErrManySlots if the limiters
+// have different stores, or if the store does not keep the keys in one place. On Redis Cluster it
+// does so only for keys of limiters that are [Within] each other.
 func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	asks, err = together(asks)
 	if err != nil || len(asks) == 0 {
@@ -72,9 +72,11 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	return d, nil
 }
 
-// requests returns those of the asks whose keys have limits, and the limiter of the first one. It
-// shares out the charges.
-func requests(asks []Ask, plans []*fixedPlan, charges []store.Charge) (first *Limiter, all []store.TokenRequest, err error) {
+// requests returns the requests of the asks whose keys have limits, and the limiter of the first
+// one. It shares out the charges.
+func requests(
+	asks []Ask, plans []*fixedPlan, charges []store.Charge,
+) (first *Limiter, all []store.TokenRequest, err error) {
 	all = make([]store.TokenRequest, 0, len(asks))
 	for i, a := range asks {
 		limits := len(plans[i].meters)
@@ -85,7 +87,8 @@ func requests(asks []Ask, plans []*fixedPlan, charges []store.Charge) (first *Li
 			first = a.limiter
 		}
 		if first.store != a.limiter.store {
-			return nil, nil, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w", first.name, a.limiter.name, store.ErrManySlots)
+			return nil, nil, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w",
+				first.name, a.limiter.name, store.ErrManySlots)
 		}
 		all = append(all, a.limiter.request(a.key, charges[:limits:limits]))
 		charges = charges[limits:]
@@ -93,15 +96,16 @@ func requests(asks []Ask, plans []*fixedPlan, charges []store.Charge) (first *Li
 	return first, all, nil
 }
 
-// mergedPlan is one of the limits of several keys, whose charges are of certain numbers of tokens.
+// mergedPlan is the limits of several keys as one plan, whose charges are of certain numbers of
+// tokens.
 type mergedPlan struct {
 	fixedPlan
 	parts []*fixedPlan
 	ns    []int64
 }
 
-// merge returns the limits of all plans, and what the asks charge. A limiter remembers those of the
-// last decision that began with it, since most have the same plans and numbers.
+// merge returns the limits of all plans, with the charges of the asks. A limiter keeps the result
+// of the last decision that began with it: most decisions have the same plans and numbers.
 func merge(asks []Ask, plans []*fixedPlan) *fixedPlan {
 	last := &asks[0].limiter.merged
 	if m := last.Load(); m != nil && m.is(asks, plans) {
@@ -132,7 +136,7 @@ func (m *mergedPlan) is(asks []Ask, plans []*fixedPlan) bool {
 	return true
 }
 
-// together returns asks with those for the same key of a limiter as one.
+// together returns the asks, merged where they are for the same key of a limiter.
 func together(asks []Ask) ([]Ask, error) {
 	for i, a := range asks {
 		switch {
@@ -161,16 +165,18 @@ func (a Ask) sameKey(b Ask) bool {
 }
 
 // Within makes each key of a limiter begin with a key of another one, its parent, and a slash: the
-// key "acme/ann" of users belongs to "acme" of teams. The buckets of both are kept in one place, so
-// that [All] can charge them together on Redis Cluster, where all members of a team then burden one
-// node. Keys without a slash are [ErrInvalidKey]. What is behind the last slash is the limiter's
-// own part. The parent has the same store. A limiter's buckets are full after the option is added
-// or removed.
+// key "acme/ann" of users belongs to "acme" of teams. The limiter's own part is behind the last
+// slash. A key without a slash is an [ErrInvalidKey]. The parent has the same store.
+//
+// The buckets of both keys are kept in one place, so that [All] can charge them together on Redis
+// Cluster. All members of a team then burden one node. After the option is added or removed, the
+// limiter's buckets are full.
 func Within(parent *Limiter) Option {
 	return func(c *config) { c.parent, c.within = parent, true }
 }
 
-// home returns what the buckets of a key are kept with.
+// home returns the topmost parent's key, or nil without a parent. The buckets of both keys are kept
+// in one place.
 func (l *Limiter) home(key string) *store.BucketHome {
 	if l.parent == nil {
 		return nil

@@ -11,13 +11,14 @@ import (
 type ReserveOption func(*Reservation)
 
 // AsAttempt reserves for an attempt, which is charged only if it fails, such as one to log in:
-// [Reservation.Settle] charges it, [Reservation.Cancel] does not. While it is open, until one of
-// them is called, its tokens are reserved and not used, in all processes that share the store: a
-// denial that is due to them alone is [Decision.Pending], and [LimitState.Reserved] counts them.
+// [Reservation.Settle] charges it, [Reservation.Cancel] does not. The attempt is open until one of
+// them is called. While it is open, its tokens are reserved and not used, in all processes that
+// share the store. A denial that is due to open attempts alone is [Decision.Pending], and
+// [LimitState.Reserved] counts their tokens.
 //
-// A token stays reserved for as long as it takes to come back, 30 s at most, and one after the
-// other: an attempt that lasts longer counts as used from then on, and so does one whose process
-// died. Settle and Cancel each send one call, also if no estimate changes.
+// A token stays reserved for the time in which it comes back, 30 s at most, one token after the
+// other. An attempt that lasts longer, or whose process died, counts as used from then on. Settle
+// and Cancel each send one call, also if no estimate changes.
 //
 // With an escalation, [Reservation.HoldLater] has Settle hold a key whose attempts have failed.
 func AsAttempt(hold *Escalation) ReserveOption {
@@ -25,34 +26,35 @@ func AsAttempt(hold *Escalation) ReserveOption {
 }
 
 const (
-	// openFor bounds for how long a token counts as reserved: a key at which one attempt after the
-	// other is left open would never be held.
+	// openFor is the longest time for which a token counts as reserved. Without a bound, a key whose
+	// attempts are left open one after the other would never be held.
 	openFor = 30 * time.Second
 
 	openBucket    = internalBucket + "open/"
 	refusedBucket = internalBucket + "refused"
 )
 
-// open returns the charge that n reserved tokens are kept by, beside that of the limit: to a bucket
-// that never denies, since it has room for twice what the limit has.
+// open returns the charge that records n reserved tokens, beside the charge to the limit. Its
+// bucket never denies, since it has room for twice the limit's burst.
 func (m *meter) open(n int64) store.Charge {
 	each := m.openEach()
 	return store.Charge{
-		Bucket: openBucket + m.bucket, Cost: time.Duration(n) * each, Capacity: time.Duration(2*m.burst) * each, Interval: each,
+		Bucket: openBucket + m.bucket,
+		Cost:   time.Duration(n) * each, Capacity: time.Duration(2*m.burst) * each, Interval: each,
 	}
 }
 
-// openEach is for how long a token counts as reserved.
+// openEach is how long a token counts as reserved.
 func (m *meter) openEach() time.Duration {
 	return min(max(m.window/time.Duration(m.burst), 1), openFor)
 }
 
-// refused returns the charge for the mark that an attempt was refused because of open ones, for d.
+// refused returns the charge that marks, for d, that an attempt was refused because of open ones.
 func refused(d time.Duration) store.Charge {
 	return store.Charge{Bucket: refusedBucket, Cost: d, Capacity: max(d, MaxHold), Interval: time.Microsecond}
 }
 
-// attemptCharges returns the charges of limits, and of what they reserve.
+// attemptCharges returns the charges to the limits, and the charges that record these as reserved.
 func (p *fixedPlan) attemptCharges(reserved []store.Charge) []store.Charge {
 	charges := make([]store.Charge, 0, 2*len(reserved))
 	charges = append(charges, reserved...)
@@ -63,7 +65,7 @@ func (p *fixedPlan) attemptCharges(reserved []store.Charge) []store.Charge {
 	return charges
 }
 
-// takeAttempt takes what an attempt reserves.
+// takeAttempt reserves the tokens of an attempt.
 func (l *Limiter) takeAttempt(ctx context.Context, r *Reservation, plan *fixedPlan) error {
 	request := l.request(r.key, plan.attemptCharges(r.reserved))
 	if err := l.take(ctx, plan, &request, nil, &r.Decision); err != nil {
@@ -91,8 +93,8 @@ func (m *meter) without(debt time.Duration, n int64) time.Duration {
 	return max(debt-time.Duration(n)*m.interval, 0)
 }
 
-// affordsWithoutOpen reports whether the cost could be afforded if all open attempts ended without a
-// charge.
+// affordsWithoutOpen reports whether the cost could be afforded if all open attempts ended without
+// a charge.
 func (d *Decision) affordsWithoutOpen() bool {
 	for i := range d.plan.meters {
 		m := &d.plan.meters[i]
@@ -104,13 +106,16 @@ func (d *Decision) affordsWithoutOpen() bool {
 }
 
 // HoldLater is [Limiter.HoldAgain] for an attempt that was denied because of open ones
-// ([Decision.Pending]). Its key has exceeded its limits only if these fail: when the last of them is
-// settled, its Settle holds the key, and returns the errors of HoldAgain. A Cancel before that
-// forgives the denial, since there was room. If an attempt is never settled, its tokens count as
-// used after a while, and the next denial is not pending.
+// ([Decision.Pending]). Its key has exceeded its limits only if the open ones fail:
+//   - If all of them fail, Settle of the last one holds the key, and returns the errors of
+//     HoldAgain.
+//   - If Cancel is called for one of them before that, the denial is forgiven, since there was
+//     room.
+//   - If one of them is never settled, its tokens count as used after a while, and the next denial
+//     is not pending.
 //
-// It returns for how long the key is held now: zero, unless all of them have failed already. It does
-// nothing for other reservations, and for those without an escalation. Errors are those of
+// It returns for how long it holds the key: zero, unless all of them have failed already. It does
+// nothing for other reservations, and for a reservation without an escalation. Errors are those of
 // HoldAgain.
 func (r *Reservation) HoldLater(ctx context.Context) (time.Duration, error) {
 	if !r.Pending || r.hold == nil || r.Source == FromCache { // the denial that was cached has done it
@@ -123,7 +128,7 @@ func (r *Reservation) HoldLater(ctx context.Context) (time.Duration, error) {
 		charges[i] = r.plan.meters[i].charge(0)
 		longest = max(longest, r.debts.At(n+i))
 	}
-	// It lasts until the open ones count as used, however often it is set.
+	// The mark lasts until the open ones count as used, however often it is set.
 	charges[2*n] = refused(longest)
 	charges[2*n].Capacity = longest
 	reply, err := r.limiter.settlement(ctx, r.key, charges, r.standIn)
@@ -138,7 +143,7 @@ func (r *Reservation) HoldLater(ctx context.Context) (time.Duration, error) {
 	return 0, r.forgive(ctx)
 }
 
-// anyDebt reports whether any of the debts from first to last has not gone.
+// anyDebt reports whether one of the debts from first to before last is positive.
 func anyDebt(debts *store.Debts, first, last int) bool {
 	for i := first; i < last; i++ {
 		if debts.At(i) > 0 {
@@ -164,15 +169,15 @@ func (r *Reservation) forgive(ctx context.Context) error {
 	return err
 }
 
-// forgiven returns what removes the mark of refused.
+// forgiven returns the charge that removes the mark of refused.
 func forgiven() store.Charge {
 	c := refused(MaxHold)
 	c.Cost *= -1
 	return c
 }
 
-// endAttempt settles an attempt, whose tokens are given back by the corrections, if any. The caller
-// holds mu.
+// endAttempt settles an attempt. The corrections, if there are any, give its tokens back. The
+// caller holds mu.
 func (r *Reservation) endAttempt(ctx context.Context, corrections []store.Charge, cancelled bool) error {
 	charges := make([]store.Charge, 0, len(corrections)+len(r.reserved)+1)
 	charges = append(charges, corrections...)

@@ -11,31 +11,39 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// WithLease makes a process take the tokens of a key that it is asked for often in blocks of up to
-// n, and decide from those, so that one hot key needs a fraction of the store's calls. n is 2 to
-// 1,000,000. It applies to decisions about a single token: those of [Limiter.Allow], and of Wait and
-// Reserve. A key whose requests are rare is decided about one by one, and so is one whose store takes
-// longer than 25 ms to reply. It saves little where a key is at its limit, since a block then has
-// what little there is, and nothing [WithCandidate].
+// WithLease makes a process take the tokens of a key in blocks of up to n, and decide from the
+// block. So one hot key needs a fraction of the store's calls. n is 2 to 1,000,000. It applies to
+// decisions about a single token: those of [Limiter.Allow], and of Wait and Reserve.
 //
-// The bound: a block is charged when it is taken, and used within 100 ms, so in any time the key is
-// granted its burst, its rate, and n more for each process. What is not used by then is lost: up to
-// n for each process when requests cease, and now and then some in steady traffic. A decision's
-// Remaining does not count what processes have taken, and a hold or a reset by another process
-// begins 100 ms later here. Where a [PlanFunc] returns other limits, the block of the earlier ones
-// is lost.
+// It saves few calls, or none, in these cases:
+//   - The requests of a key are rare. The key is decided about one by one.
+//   - The store takes longer than 25 ms to reply. The key is then decided about one by one, too.
+//   - A key is at its limit. A block then has the few tokens that there are.
+//   - The limiter has a candidate ([WithCandidate]), which asks the store about each decision.
+//
+// The bound: a block is charged when it is taken, and used within 100 ms. So in any time the key is
+// granted its burst, its rate, and n more for each process. Tokens of a block that are not used by
+// then are lost: up to n for each process when requests cease, and now and then some in steady
+// traffic.
+//
+// A decision's Remaining does not include the tokens in blocks. A hold or a reset by another
+// process begins up to 100 ms later in this one. If a [PlanFunc] returns other limits, the block of
+// the earlier limits is lost.
 func WithLease(n int64) Option { return func(c *config) { c.block, c.blocks = n, true } }
 
 const (
 	maxBlock  = 1_000_000
 	blockLife = 100 * time.Millisecond
-	// slowBlock is how long a store may take to grant a block, for which all callers wait.
+	// slowBlock is the time within which a store has to grant a block, since all callers of the key
+	// wait for it.
 	slowBlock = blockLife / 4
-	// blockKeys bounds the keys of a limiter that have blocks; others are decided about one by one.
+	// blockKeys bounds the keys of a limiter that have blocks. Other keys are decided about one by
+	// one.
 	blockKeys = 1024
 )
 
-// blocks is a limiter's store: it decides about single tokens from what it has taken in advance.
+// blocks is a limiter's store. It decides about single tokens from blocks that it has taken in
+// advance.
 type blocks struct {
 	store.Buckets
 	largest int64
@@ -55,11 +63,14 @@ type block struct {
 	last    store.TakeReply // about the block
 	taking  chan struct{}   // closed when the next block has been taken, or nil
 	taken   bool            // the last attempt to take one had a reply
-	drops   int             // how often it was dropped
+	drops   int             // the number of drops
 }
 
 func newBlocks(of store.Buckets, largest int64) *blocks {
-	return &blocks{Buckets: of, largest: largest, start: time.Now(), byKey: expiry.NewTable[string, *block](blockKeys, nil)}
+	return &blocks{
+		Buckets: of, largest: largest, start: time.Now(),
+		byKey: expiry.NewTable[string, *block](blockKeys, nil),
+	}
 }
 
 // of returns the block of a key, or nil if there are too many. The caller holds mu.
@@ -76,8 +87,11 @@ func (bs *blocks) of(key string, now time.Duration) *block {
 	return b
 }
 
-// next returns how many tokens the next block of a key has: as many as the last one, or as were
-// used of it, and twice as many if they were used in half its life.
+// next returns the number of tokens of a key's next block:
+//   - twice as many as the last one had, up to the largest, if they were used in half its life;
+//   - as many, if they were used in its life;
+//   - one less than were used, if it has expired;
+//   - one, if it has expired more than a life ago.
 func (bs *blocks) next(b *block, now time.Duration) int64 {
 	switch {
 	case now >= b.until+blockLife:
@@ -90,8 +104,8 @@ func (bs *blocks) next(b *block, now time.Duration) int64 {
 	return max(min(2*b.size, bs.largest), 1)
 }
 
-// isOf reports whether a block was taken by a plan of these limits. The bounds of a calendar's periods
-// are of the time of each decision.
+// isOf reports whether a block was taken by a plan of these limits. It ignores the bounds of
+// calendar periods, which depend on the time of a decision.
 func (b *block) isOf(charges []store.Charge) bool {
 	return slices.EqualFunc(b.charges, charges, func(x, y store.Charge) bool {
 		if (x.Period == nil) != (y.Period == nil) {
@@ -109,9 +123,11 @@ func single(r *store.TokenRequest, more []store.TokenRequest) bool {
 	})
 }
 
-// TakeTokens implements store.Buckets. It takes one token from a block, or takes the next block. During
-// that, other callers wait, and share a denial.
-func (bs *blocks) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+// TakeTokens implements store.Buckets. It takes one token from a block, or takes the next block.
+// While it takes a block, other callers wait, and share a denial.
+func (bs *blocks) TakeTokens(
+	ctx context.Context, r store.TokenRequest, more ...store.TokenRequest,
+) (store.TakeReply, error) {
 	if !single(&r, more) {
 		return bs.Buckets.TakeTokens(ctx, r, more...)
 	}
@@ -138,7 +154,7 @@ func (bs *blocks) TakeTokens(ctx context.Context, r store.TokenRequest, more ...
 			return reply, nil
 		case b.taking == nil:
 			r.AtMost = bs.next(b, now)
-			// Unless it is taken, the next one begins with a token.
+			// If it is not taken, the next one begins with a token.
 			b.taking, b.taken, b.size, b.left = make(chan struct{}), false, 0, 0
 			drops := b.drops
 			bs.mu.Unlock()

@@ -12,21 +12,24 @@ import (
 )
 
 // Cached is a plan that calls f for the limits of a key and keeps them for ttl, so that f may ask a
-// database. It keeps the limits of at most maxKeys keys: for a new key it forgets one that expires soon.
-// Each limiter, and each call of SetPlan, begins with none.
+// database. It keeps the limits of at most maxKeys keys: for a new key it forgets one that expires
+// soon. Each limiter, and each call of SetPlan, begins with none.
 //
-// Only one call of f runs for a key at a time. During it the limits that have expired, however long ago,
-// still apply; a caller whose key has none waits for the result, even if the limiter is closed. If f
-// returns an error that matches store.ErrUnavailable, the expired limits still apply, and f is called
-// again after a second, or after ttl if that is less; without any, callers get the error, which middleware
-// treats as an outage of its store. After any other error the key's limits are forgotten.
+// Only one call of f runs for a key at a time. While it runs, expired limits still apply, however
+// old. A caller whose key has no limits waits for the result, even if the limiter is closed. If f
+// returns an error:
+//   - One that matches store.ErrUnavailable lets the expired limits apply. f is called again after
+//     a second, or after ttl if that is less. If there are no limits, callers get the error, which
+//     middleware treats as an outage of its store.
+//   - After any other error the key's limits are forgotten, and callers get the error.
 //
 // f gets the context of one of the callers. If that ends, f is called with another's.
 func Cached(f PlanFunc, ttl time.Duration, maxKeys int) Plan {
 	return &cachedPlans{f: f, ttl: ttl, max: maxKeys}
 }
 
-// askAgainAfter is when a source that is unavailable is asked again, if limits do not expire sooner.
+// askAgainAfter is the pause before a source that is unavailable is asked again, if limits do not
+// expire sooner.
 const askAgainAfter = time.Second
 
 type cachedPlans struct {
@@ -44,11 +47,13 @@ func (c *cachedPlans) compile(limiter string) (compiledPlan, error) {
 	case c.max < 1:
 		return compiledPlan{}, fmt.Errorf("%w: Cached: a maximum of %d keys is below 1", ErrInvalidLimit, c.max)
 	}
-	cache := &planCache{cachedPlans: *c, limiter: limiter, byKey: make(map[string]cachedPlan), asked: make(map[string]*question)}
+	cache := &planCache{
+		cachedPlans: *c, limiter: limiter, byKey: make(map[string]cachedPlan), asked: make(map[string]*question),
+	}
 	return compiledPlan{choose: cache.limits}, nil
 }
 
-// planCache has the limits of keys, as a PlanFunc has chosen them.
+// planCache keeps the limits that a PlanFunc has chosen for keys.
 type planCache struct {
 	cachedPlans
 	limiter string
@@ -128,7 +133,7 @@ func (c *planCache) ask(ctx context.Context, key string, q *question) {
 	q.ended = q.err != nil && ctx.Err() != nil
 }
 
-// makeRoom removes one of the keys that expire first if there are as many as may be. The caller holds mu.
+// makeRoom removes a key that expires soon if the cache is full. The caller holds mu.
 func (c *planCache) makeRoom() {
 	if len(c.byKey) < c.max {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// unit is what a calendar's periods are.
+// unit is the kind of a calendar's periods.
 type unit uint8
 
 const (
@@ -46,16 +46,16 @@ func periodic(n int64, u unit, longest time.Duration) Limit {
 	return l
 }
 
-// In returns l with days that begin at midnight in loc, of a limit of a calendar. A date without a
-// midnight, since clocks are put forward then, begins where the gap ends; one with two begins at the
-// first. [time.LoadLocation] must know its name.
+// In returns l, a limit of a calendar, with days that begin at midnight in loc. A date without a
+// midnight, where clocks are put forward, begins at the end of the gap. A date with two midnights
+// begins at the first one. [time.LoadLocation] must know the name of loc.
 func (l Limit) In(loc *time.Location) Limit {
 	l.calendar.in = loc
 	return l
 }
 
-// From returns l with months that begin on this day, 1 to 31, such as that of a subscription. In a
-// shorter month it is the last day. Only a [Monthly] limit has one.
+// From returns l with months that begin on this day, 1 to 31, such as the first day of a
+// subscription. In a shorter month it is the last day. Only a [Monthly] limit has one.
 func (l Limit) From(day int) Limit {
 	l.calendar.from = day
 	return l
@@ -111,9 +111,9 @@ func (c *calendar) begin(now time.Time, later int) time.Time {
 	return firstInstant(year, month, day, now.Location())
 }
 
-// firstInstant returns the first instant of a date: midnight, the first of two, or the end of the gap
-// where clocks that are put forward have none. [time.Date] chooses either side of the gap, and either
-// midnight.
+// firstInstant returns the first instant of a date: midnight, the first of two midnights, or the
+// end of the gap if clocks that are put forward skip midnight. [time.Date] chooses either side of
+// the gap, and either midnight.
 func firstInstant(year int, month time.Month, day int, in *time.Location) time.Time {
 	t := time.Date(year, month, day, 0, 0, 0, 0, in)
 	start, end := t.ZoneBounds()

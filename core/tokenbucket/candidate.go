@@ -8,14 +8,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// WithCandidate decides every request by a second plan, too, whose decisions are counted
+// WithCandidate decides every request by a second plan as well. Its decisions are counted
 // (lockkeeper.rate_limit.candidates) and have no other effect, so that a new plan can be compared
-// with the one that is enforced before it is. It has buckets of its own, and is charged for all
-// requests, also those that are denied. Each decision asks the store once more.
+// with the enforced one before it replaces it. The candidate has buckets of its own, which all
+// requests charge, also requests that are denied. Each decision asks the store once more.
 //
-// Limits and units that the candidate does not have cost nothing there. A cost that exceeds a burst
-// of it counts as denied, and is not charged. What [Limiter.Reserve] has taken stays charged as
-// estimated, also after Settle and Cancel. Peek, AllowAtMost and [All] do not ask it, and Wait asks
+// Limits and units that the candidate does not have cost nothing there. A cost that exceeds one of
+// its bursts counts as denied, and is not charged. An estimate of [Limiter.Reserve] stays charged,
+// also after Settle and Cancel. Peek, AllowAtMost and [All] do not ask the candidate, and Wait asks
 // it once.
 func WithCandidate(plan Plan) Option {
 	return func(c *config) { c.candidate, c.candidates = plan, true }
@@ -38,7 +38,7 @@ func newCandidate(of *Limiter, plan Plan) (*candidate, error) {
 	return &candidate{of, compiled}, err
 }
 
-// decide counts what the candidate decides about a cost. amount returns that of a limit.
+// decide counts the candidate's decision about a cost. amount returns the tokens for a limit.
 func (c *candidate) decide(ctx context.Context, key string, amount func(*meter) int64) {
 	if c == nil {
 		return

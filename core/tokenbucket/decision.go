@@ -51,19 +51,20 @@ type Decision struct {
 	// Held is for how long the key is held ([Limiter.Hold]), zero if it is not. RetryAfter is then
 	// at least as long.
 	Held time.Duration
-	// Pending reports, of a denied attempt ([AsAttempt]), that it was denied because of open ones: it
-	// could be afforded if they gave their tokens back, which may be at any moment. RetryAfter is for
-	// the case that they do not.
+	// Pending reports that an attempt ([AsAttempt]) was denied because of open ones. It could be
+	// afforded if they gave their tokens back, which may happen at any moment. RetryAfter is for the
+	// case that they do not.
 	Pending bool
 
 	plan  *fixedPlan
 	debts store.Debts
-	asked *[]store.Charge // those that were not made, or nil
+	asked *[]store.Charge // charges that were not made, or nil
 
 	attempts bool // the debts of tokens that attempts have reserved follow those of the limits
 }
 
-// read sets what a store replied to charges; about others, it has only looked at the buckets.
+// read sets the decision by a store's reply to charges. If others is not nil, the decision is about
+// others, and the store has only looked at the buckets.
 func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) {
 	d.debts, d.Taken, d.Held = reply.Debts, reply.Taken, reply.Held
 	d.standIn = reply.StandIn
@@ -84,7 +85,7 @@ func (d *Decision) read(reply *store.TakeReply, charges, others []store.Charge) 
 	d.Allowed = reply.Allowed && d.RetryAfter == 0
 }
 
-// deny sets what charges that were not made have to wait for.
+// deny records the charges, which were not made, and sets RetryAfter.
 func (d *Decision) deny(charges []store.Charge) {
 	if one := &d.plan.one; len(*one) > 0 && &charges[0] == &(*one)[0] {
 		d.asked = one
@@ -107,7 +108,7 @@ func (d Decision) Limits() []LimitState {
 	return d.AppendLimits(make([]LimitState, 0, len(d.plan.meters)))
 }
 
-// AppendLimits appends what [Decision.Limits] returns to states.
+// AppendLimits appends the limits of [Decision.Limits] to states.
 func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 	if d.plan == nil {
 		return states
@@ -129,12 +130,12 @@ func (d *Decision) AppendLimits(states []LimitState) []LimitState {
 type LimitState struct {
 	Name      string        // the limit's name, or the limiter's for its only, unnamed limit
 	Capacity  int64         // tokens in a full bucket: the burst
-	Window    time.Duration // what refills an empty bucket
+	Window    time.Duration // in which an empty bucket refills
 	Remaining int64         // whole tokens left, between 0 and Capacity
 	Reserved  int64         // tokens that open attempts have reserved ([AsAttempt]), and may give back
 	Reset     time.Duration // until the bucket is full again, if these come back now; zero if it is
 	Next      time.Duration // until it has one more token; zero if it is full
-	// RetryAfter is how long this limit alone would make the same cost wait: zero for the limits
+	// RetryAfter is how long this limit alone would make the same cost wait. It is zero for a limit
 	// that did not deny it.
 	RetryAfter time.Duration
 }

@@ -8,16 +8,16 @@ import (
 )
 
 var (
-	// ErrInvalidLimit is matched by what [New], [Limiter.SetPlan] and [ParseLimit] return for a
-	// limit or a plan that cannot be kept. The text says which part of it is wrong, and why.
+	// ErrInvalidLimit is matched by the errors of [New], [Limiter.SetPlan] and [ParseLimit] for a
+	// limit or a plan that cannot be kept. The text names the part that is wrong, and the reason.
 	ErrInvalidLimit = errors.New("tokenbucket: invalid limit")
 
 	// ErrInvalidKey is matched by the error of a key that is empty or longer than 1,024 bytes.
 	// Nothing was sent to the store.
 	ErrInvalidKey = errors.New("tokenbucket: invalid key")
 
-	// ErrInvalidCost is matched by the error of a negative cost, and of AllowAtMost for none. Nothing
-	// was sent to the store.
+	// ErrInvalidCost is matched by the error of a negative cost, and by that of AllowAtMost for less
+	// than one token. Nothing was sent to the store.
 	ErrInvalidCost = errors.New("tokenbucket: invalid cost")
 
 	// ErrUnknownUnit is matched by the error of a cost in a unit that no limit of the key counts.
@@ -27,8 +27,8 @@ var (
 	// ErrSettled is returned by [Reservation.Use] after Settle or Cancel, and after a denial.
 	ErrSettled = errors.New("tokenbucket: the reservation is settled, or was denied")
 
-	// ErrOverdraft is returned by [Reservation.Settle] if more was used than a bucket may be
-	// overdrawn by. It is overdrawn as far as it may be; the rest is not charged.
+	// ErrOverdraft is returned by [Reservation.Settle] if more was used than the bucket's overdraft
+	// allows. The bucket is overdrawn as far as it may be; the rest is not charged.
 	ErrOverdraft = errors.New("tokenbucket: more was used than the overdraft allows; the rest is not charged")
 
 	// ErrInvalidHold is matched by the error of a hold that is too short or too long. Nothing was
@@ -38,8 +38,8 @@ var (
 	// ErrNoLimits is returned for the hold of a key whose plan is [Unlimited].
 	ErrNoLimits = errors.New("tokenbucket: a key without limits cannot be held")
 
-	// ErrClosed is returned by a Limiter that was closed, or whose store was shut down or closed:
-	// it is store.ErrClosed.
+	// ErrClosed is returned by a Limiter after Close, and after its store was shut down or closed. It
+	// is store.ErrClosed.
 	ErrClosed = store.ErrClosed
 
 	// ErrCostExceedsBurst is matched by the *[CostError] of a cost that no waiting could ever make

@@ -12,12 +12,13 @@ import (
 // MaxHold is the longest time for which a key can be held.
 const MaxHold = 30 * 24 * time.Hour
 
-// Hold denies the key all tokens for d, in all processes that share the store, as when the service
-// that is called has said that it takes no calls of this key for so long. Waiters wait until it has
-// ended. A hold that lasts longer stays; [Limiter.Reset] ends it. The tokens of the key come back
-// meanwhile. A hold is of the key's buckets ([Limits]): it ends with a plan that has none of them.
+// Hold denies the key all tokens for d, in all processes that share the store. Use it if the
+// service that is called has said that it takes no calls of this key for that time. Waiters wait
+// until the hold has ended. A hold that lasts longer stays; [Limiter.Reset] ends it. During a hold
+// the key's tokens come back. A hold is on the key's buckets ([Limits]), so a plan without any of
+// these buckets ends it.
 //
-// It returns [ErrInvalidHold] unless d is between 1 ms and [MaxHold], [ErrNoLimits] for a key
+// It returns [ErrInvalidHold] if d is not between 1 ms and [MaxHold], [ErrNoLimits] for a key
 // without limits, which has no bucket to hold, and otherwise the errors of [Limiter.AllowN].
 func (l *Limiter) Hold(ctx context.Context, key string, d time.Duration) error {
 	if d < time.Millisecond || d > MaxHold {
@@ -37,7 +38,7 @@ func (l *Limiter) hold(ctx context.Context, key string, plan *fixedPlan, d time.
 	return l.buckets.HoldTokens(ctx, l.request(key, plan.charges(1)), d)
 }
 
-// Escalation says for how long a key is held that exceeds its limits again and again: [Escalate]
+// Escalation sets for how long a key is held that exceeds its limits again and again. [Escalate]
 // makes one.
 type Escalation struct {
 	first, longest time.Duration
@@ -46,22 +47,23 @@ type Escalation struct {
 
 // Escalate holds a key for first, and then each time longer by factor, up to longest: with a
 // minute, 2 and an hour for 1, 2, 4 ... 32 and 60 minutes. With a factor of 1 each hold lasts for
-// first. An offence is forgotten after a day, one after the other. It panics unless 1 ms <= first
-// <= longest <= [MaxHold], factor is between 1 and 1000, and longest is reached within 1,000
-// offences.
+// first. One offence is forgotten each day. It panics unless 1 ms <= first <= longest <= [MaxHold],
+// factor is between 1 and 1000, and longest is reached within 1,000 offences.
 func Escalate(first time.Duration, factor float64, longest time.Duration) Escalation {
 	if first < time.Millisecond || longest < first || longest > MaxHold || !(factor >= 1 && factor <= 1000) {
-		panic(fmt.Sprintf("tokenbucket: Escalate: %v, %v, %v are not 1ms <= first <= longest <= %v with a factor of 1 to 1000",
+		panic(fmt.Sprintf(
+			"tokenbucket: Escalate: %v, %v, %v are not 1ms <= first <= longest <= %v with a factor of 1 to 1000",
 			first, factor, longest, MaxHold))
 	}
 	e := Escalation{first, longest, factor}
 	if e.levels() > maxLevels {
-		panic(fmt.Sprintf("tokenbucket: Escalate: %v becomes %v after more than %d times %v", first, longest, maxLevels, factor))
+		panic(fmt.Sprintf("tokenbucket: Escalate: %v becomes %v after more than %d times %v",
+			first, longest, maxLevels, factor))
 	}
 	return e
 }
 
-// maxLevels keeps offences within what a bucket can have.
+// maxLevels keeps offences within the capacity of a bucket.
 const maxLevels = 1000
 
 // levels is how many holds there are until the longest one.
@@ -82,19 +84,21 @@ func (e Escalation) after(n int64) time.Duration {
 	return time.Duration(d)
 }
 
-// meters counts offences as tokens: one of the first meter comes back after the first hold, which
-// is the shortest, so that one caller at a time holds a key, and one of the offences each day.
+// meters returns two meters that count offences as tokens. The token of turn comes back after the
+// first hold, which is the shortest: so only one caller at a time holds a key. One token of
+// offences comes back each day.
 func (e Escalation) meters() (turn, offences meter) {
 	return newMeter(Per(1, e.first.Truncate(time.Microsecond)), "", internalBucket+"turn"),
 		newMeter(PerDay(1).Burst(e.levels()), "", internalBucket+"offences")
 }
 
 // HoldAgain holds a key that exceeds its limits, longer than the last time, and returns for how
-// long. If the key is held it returns zero, and counts no offence. Of callers that hold a key
-// together, in any process, one does, and the others get zero. For attempts that are denied because
-// of open ones there is [Reservation.HoldLater]. Errors are those of [Limiter.Hold];
-// then the key is not held, unless the error matches store.ErrUnconfirmed, and the offence is taken
-// back.
+// long. If the key is held already, it returns zero, and counts no offence. If several callers, in
+// any process, call it together for a key, one holds the key, and the others get zero. For an
+// attempt that is denied because of open ones, use [Reservation.HoldLater].
+//
+// Errors are those of [Limiter.Hold]. After an error the key is not held, unless it matches
+// store.ErrUnconfirmed, and the offence is taken back.
 func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time.Duration, error) {
 	if e == (Escalation{}) {
 		return 0, fmt.Errorf("%w: an Escalation that Escalate has not made", ErrInvalidHold)
@@ -133,13 +137,13 @@ func (l *Limiter) offend(ctx context.Context, key string, e Escalation) (store.T
 	switch {
 	case err != nil:
 		return r, 0, err
-	case reply.StandIn: // which knows nothing of earlier offences
+	case reply.StandIn: // it has no record of earlier offences
 		r.StandIn = true
 		return r, e.first, nil
 	case reply.Allowed:
 		return r, e.after(e.levels() - offences.remaining(reply.Debts.At(1))), nil
 	}
-	// There have been all offences that are counted, or it is not the caller's turn.
+	// Either the offences have reached their maximum, or it is not the caller's turn.
 	r = l.request(key, []store.Charge{turn.charge(1)})
 	if reply, err = l.buckets.TakeTokens(ctx, r); err != nil || !reply.Allowed {
 		return r, 0, err

@@ -12,26 +12,27 @@ import (
 const (
 	// maxCount is the largest integer that a structured field can carry (RFC 9651).
 	maxCount = 999_999_999_999_999
-	// maxWindow bounds the time that refills a bucket. Twice as much, which is more than rounding
-	// intervals up makes of it, can be added to any instant of the next centuries: in nanoseconds
-	// as a time.Duration, and in microseconds as Redis's scripts count (integers below 2^53).
+	// maxWindow bounds the time that refills a bucket. With intervals rounded up, the time is less
+	// than twice maxWindow. Twice maxWindow after any instant of the next centuries can be represented
+	// in nanoseconds as a time.Duration, and in the microseconds of Redis's scripts (integers below
+	// 2^53).
 	maxWindow = 3660 * 24 * time.Hour
 )
 
-// Limit says how fast the tokens of a bucket come back and how many it holds:
+// Limit sets how fast the tokens of a bucket come back and how many it holds:
 //
 //	tokenbucket.PerMinute(100)                   // 100 a minute, all of which may come at once
 //	tokenbucket.PerSecond(10).Burst(20)          // 10 a second, 20 at once after a pause
 //	tokenbucket.PerDay(1000).Named("daily")      // one of several limits
 //	tokenbucket.Strict(100, time.Minute)         // 100 in any minute at most
 //
-// A bucket that was full admits its burst and what comes back: PerMinute(100) up to 200 within a
-// minute after a pause. [Strict] does not.
+// A bucket that was full admits its burst and the tokens that come back: PerMinute(100) admits up
+// to 200 within a minute after a pause. [Strict] does not.
 //
-// The time in which one token comes back is rounded up to the nanosecond: never more tokens come
-// back than the rate says, and of n a second fewer by n in 10⁹ at most, such as 3 in a million of
-// 3,000 a second. No rate is above 10⁹ a second. Limits are values; [New] refuses the ones that
-// make no sense.
+// The time in which one token comes back is rounded up to the nanosecond, so tokens never come back
+// faster than the rate. Of n a second, at most n in 10⁹ fewer come back: of 3,000 a second, 3 in a
+// million. No rate is above 10⁹ a second. Limits are values; [New] refuses the ones that make no
+// sense.
 type Limit struct {
 	count int64
 	per   time.Duration
@@ -40,8 +41,8 @@ type Limit struct {
 	// explicitBurst tells Burst(0), an error, from a burst that was never set.
 	explicitBurst bool
 	strict        bool // the burst is a part of the count
-	// overdraft is by how many tokens settlements may overdraw the bucket: by a burst unless it is
-	// explicit.
+	// overdraft is the number of tokens by which settlements may overdraw the bucket: a burst if it is
+	// not explicit.
 	overdraft         int64
 	explicitOverdraft bool
 	counts            string // the unit of costs; empty for the limit's name
@@ -66,13 +67,13 @@ func PerDay(n int64) Limit { return Per(n, 24*time.Hour) }
 func Per(n int64, period time.Duration) Limit { return Limit{count: n, per: period, burst: n} }
 
 // Strict is a limit of n tokens in any period, wherever it begins, as a provider may count the
-// calls of its clients. n is at least 2. The burst is a part of them: a fifth, at least 1, or what
-// Burst sets, which is less than n. The others come back in each period: Strict(100,
+// calls of its clients. n is at least 2. The burst is a part of n: a fifth, at least 1, or the
+// value of Burst, which is less than n. The rest comes back in each period: Strict(100,
 // time.Minute).Burst(20) admits 20 at once and 80 a minute, so 100 in any minute, where
 // PerMinute(100) admits up to 200.
 //
-// It counts admissions: where calls take different times to arrive, a period at the provider may
-// have more of them.
+// It counts admissions. If calls take different times to arrive, more of them may reach the
+// provider within a period.
 func Strict(n int64, period time.Duration) Limit {
 	return Limit{count: n, per: period, burst: strictBurst(n), strict: true}
 }
@@ -86,7 +87,8 @@ func (l Limit) Burst(n int64) Limit {
 }
 
 // Overdraft returns l with a bucket that settlements ([Reservation.Settle]) may overdraw by n
-// tokens: by as many as its burst if not set. Later requests wait until they have come back.
+// tokens: by as many as its burst if not set. Later requests wait until these tokens have come
+// back.
 func (l Limit) Overdraft(n int64) Limit {
 	l.overdraft, l.explicitOverdraft = n, true
 	return l
@@ -102,16 +104,15 @@ func (l Limit) Counts(unit string) Limit {
 	return l
 }
 
-// ResetOnChange returns l with a bucket that is full after a change of its rate. Without it the
-// tokens that were used stay used: of a customer who has used 20 of 20 a day, and buys 1,000 a day,
-// 980 remain.
+// ResetOnChange returns l with a bucket that is full after a change of its rate. Without it, used
+// tokens stay used: a customer who has used 20 of 20 a day, and buys 1,000 a day, has 980 left.
 func (l Limit) ResetOnChange() Limit {
 	l.resetOnChange = true
 	return l
 }
 
-// Named returns l with a name of its own: what headers and decisions call it, and what its bucket
-// is kept under. A limit keeps its bucket through a change of plan when its name stays the same.
+// Named returns l with a name, which headers and decisions show, and under which its bucket is
+// kept. A limit keeps its bucket through a change of plan if its name stays the same.
 func (l Limit) Named(name string) Limit {
 	l.name = name
 	return l
@@ -138,7 +139,8 @@ func (l Limit) check() error {
 		return refuse("only limits of a calendar have a location or a first day")
 	case l.calendar.unit != noCalendar && (l.strict || l.explicitBurst || l.resetOnChange):
 		return refuse("a limit of a calendar has no burst, is not strict, and has no rate to change")
-	case l.calendar.unit == monthly && (l.calendar.from < 1 || l.calendar.from > 31), l.calendar.unit != monthly && l.calendar.from != 0:
+	case l.calendar.unit == monthly && (l.calendar.from < 1 || l.calendar.from > 31),
+		l.calendar.unit != monthly && l.calendar.from != 0:
 		return refuse("day %d does not begin a %s", l.calendar.from, unitNames[l.calendar.unit])
 	case !l.calendar.known():
 		return refuse("the location %q is none that time.LoadLocation knows", l.calendar.in)
@@ -188,8 +190,8 @@ func (l Limit) back() int64 {
 	return l.count
 }
 
-// interval is the time in which one token comes back, rounded up to the nanosecond; of a calendar's
-// limit, what stands for a token.
+// interval is the time in which one token comes back, rounded up to the nanosecond. For a limit of
+// a calendar it is 1, which stands for a token.
 func (l Limit) interval() time.Duration {
 	if l.calendar.unit != noCalendar {
 		return 1

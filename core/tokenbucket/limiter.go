@@ -2,8 +2,8 @@
 //
 // The algorithm is the virtual scheduling form of GCRA, the Generic Cell Rate Algorithm (ITU-T
 // I.371, annex A): the state of a key is the time at which its bucket will be full again, which
-// every charge postpones. All arithmetic is in integers, but for what a bucket owes after a change of
-// its rate.
+// every charge postpones. All arithmetic is in integers, except for the debt of a bucket after a
+// change of its rate.
 //
 // The packages called ratelimit are its middleware, in ginmw, echomw, echov5mw, nethttp and grpcmw;
 // one of them is [github.com/lockkeeper/lockkeeper/nethttp/ratelimit].
@@ -26,16 +26,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// Limiter decides whether a request for a key is within the limits of its plan.
+// Limiter decides whether a request for a key is within the limits of its plan. Most callers need
+// one of these:
+//   - [Limiter.Allow], or the ratelimit middleware of their framework;
+//   - [Limiter.Wait] for work that can wait;
+//   - [Limiter.Reserve] for work that costs more than a token, or whose cost is known only at its
+//     end;
+//   - [All] for several keys in one decision.
 //
-// Most callers want [Limiter.Allow], or [Limiter.Wait] for work that can wait, or the ratelimit
-// middleware of their framework. [Limiter.Reserve] is for what costs more than a token, or an amount
-// that is known only when it has ended, and [All] for several keys in one decision. Limiters with the
-// same name on the same store share their buckets, in one process as in several. All methods may be
-// called concurrently.
+// Limiters with the same name on the same store share their buckets, in one process as in several.
+// All methods may be called concurrently.
 type Limiter struct {
 	store   store.Buckets
-	buckets store.Buckets      // the store, or what decorates it
+	buckets store.Buckets      // the store, or its decorator
 	quick   store.QuickBuckets // the store, or nil
 	name    string
 	parent  *Limiter // or nil
@@ -106,10 +109,10 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 // Name returns the name that the limiter was built with.
 func (l *Limiter) Name() string { return l.name }
 
-// SetPlan replaces the plan for all decisions that begin after it returns, also those of callers
-// that wait. The tokens that a key has used stay used, of limits whose names stay the same, as
-// [Limits] says: of a key that has used 20 of 20 a day, 980 of 1,000 a day remain.
-// [Limit.ResetOnChange] begins with a full bucket instead.
+// SetPlan replaces the plan for all decisions that begin after it returns, also those of waiters. A
+// key keeps its used tokens for each limit whose name stays the same (see [Limits]): after 20 of 20
+// a day, 980 of 1,000 a day remain. A limit with [Limit.ResetOnChange] begins with a full bucket
+// instead.
 //
 // An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old plan in force.
 func (l *Limiter) SetPlan(plan Plan) error {
@@ -131,12 +134,12 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	return nil
 }
 
-// FixedPlan reports whether the plan is the same for all keys, and needs no context: neither a
-// [PlanFunc] nor [Cached].
+// FixedPlan reports whether the plan is the same for all keys, and needs no context: it is neither
+// a [PlanFunc] nor [Cached].
 func (l *Limiter) FixedPlan() bool { return l.plan.Load().choose == nil }
 
-// Close ends the limiter: callers that wait return [ErrClosed], as later calls do. It sends
-// nothing, and does not close the store. Buckets stay as they are. It returns nil.
+// Close ends the limiter: waiters return [ErrClosed], as later calls do. It sends nothing, and does
+// not close the store. Buckets stay as they are. It returns nil.
 func (l *Limiter) Close() error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -168,16 +171,18 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // A denial is no error: the decision's Allowed is false, and nothing was charged. A cost of zero is
 // always allowed and charges nothing.
 //
-// The error is a *[CostError] if n exceeds a burst, so that waiting could never help,
-// [ErrInvalidCost] if n is negative, [ErrInvalidKey] if the key is empty or longer than 1,024
-// bytes, [ErrClosed], the PlanFunc's own error, or the context's. An error that matches
-// store.ErrUnavailable says that the store, or the source of plans, did not decide; if it matches
-// store.ErrUnconfirmed too, the charge may have been made. It is not retried, so that no key is
-// charged twice.
+// The error is one of:
+//   - a *[CostError] if n exceeds a burst, so that waiting could never help;
+//   - [ErrInvalidCost] if n is negative;
+//   - [ErrInvalidKey] if the key is empty or longer than 1,024 bytes;
+//   - [ErrClosed], the PlanFunc's own error, or the context's;
+//   - one that matches store.ErrUnavailable if the store, or the source of plans, did not decide.
+//     If it matches store.ErrUnconfirmed too, the charge may have been made. It is not retried, so
+//     that no key is charged twice.
 //
-// Nothing gives back what was charged for a caller whose ctx ended before the store replied. Those
-// tokens are lost: where many callers of a busy key leave so, it admits less than its limit. A ctx
-// without a timeout near that of the store avoids it.
+// If ctx ends before the store replies, nothing gives back a charge that was made: its tokens are
+// lost. A busy key with many such callers admits less than its limit. A ctx without a timeout near
+// that of the store avoids it.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 0 {
 		return d, invalidCost("AllowN", n, 0)
@@ -199,9 +204,9 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 }
 
 // AllowAtMost takes as many tokens of the key as there are, up to n: the same number of every limit
-// of its plan, which the decision's Taken has. If there is none, it is a denial, whose RetryAfter
-// is that of one token. n may exceed a burst; less than 1 is an [ErrInvalidCost]. Other errors are
-// those of AllowN.
+// of its plan. The decision's Taken is that number. If there is none, the decision is a denial,
+// whose RetryAfter is that of one token. n may exceed a burst; less than 1 is an [ErrInvalidCost].
+// Other errors are those of AllowN.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 1 {
 		return d, invalidCost("AllowAtMost", n, 1)
@@ -265,7 +270,9 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, candidate *ca
 }
 
 // takeOnce makes a decision about charges in place.
-func (l *Limiter) takeOnce(ctx context.Context, key string, plan *fixedPlan, charges []store.Charge, d *Decision) error {
+func (l *Limiter) takeOnce(
+	ctx context.Context, key string, plan *fixedPlan, charges []store.Charge, d *Decision,
+) error {
 	if l.quick != nil && len(charges) == 1 && charges[0].Period == nil {
 		began := l.telemetry.Begin(ctx)
 		if debt, allowed, decided := l.quick.TakeQuickly(ctx, l.name, key, &charges[0]); decided {
@@ -281,9 +288,11 @@ func (l *Limiter) takeOnce(ctx context.Context, key string, plan *fixedPlan, cha
 	return l.take(ctx, plan, &r, nil, d)
 }
 
-// take makes a decision in place. If it is about others than the request's charges, to the same
-// buckets, it only looks at them.
-func (l *Limiter) take(ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision) error {
+// take makes a decision in place. If others is not nil, the decision is about these charges to the
+// same buckets, and does not make them.
+func (l *Limiter) take(
+	ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision,
+) error {
 	if len(plan.meters) == 0 {
 		d.plan, d.Allowed = plan, true
 		l.telemetry.End(ctx, l.telemetry.Begin(ctx), telemetry.RateLimitAcquired, nil)

@@ -45,11 +45,12 @@ func (l Limit) period() string {
 	return shortDuration(l.per)
 }
 
-// ParseLimit reads a limit's text form, as a flag or a file has it: a count, a slash, a period as
-// [time.ParseDuration] reads it (d for 24 hours is allowed too, and a number of 1 may be left out),
-// and optionally strict, burst=N, overdraft=N, name=NAME, counts=UNIT and reset-on-change,
-// separated by spaces. With day, week or month for the period it is a limit of a calendar, which
-// has from=DAY and in=LOCATION, as [time.LoadLocation] reads it, instead of a burst:
+// ParseLimit reads a limit's text form, for flags and files: a count, a slash, a period, and
+// options, separated by spaces. The period is one that [time.ParseDuration] reads; d for 24 hours
+// is allowed too, and a number of 1 may be left out. The options are strict, burst=N, overdraft=N,
+// name=NAME, counts=UNIT and reset-on-change. With day, week or month for the period it is a limit
+// of a calendar. Such a limit has no burst; its options include from=DAY, and in=LOCATION as
+// [time.LoadLocation] reads it:
 //
 //	100/1m
 //	5/s burst=20
@@ -106,7 +107,7 @@ func parseRate(n int64, period string) (Limit, error) {
 	return Per(n, per), err
 }
 
-// setOption sets what one of the words behind the rate says.
+// setOption applies one of the words behind the rate.
 func (l *Limit) setOption(option, value string, valued bool) (err error) {
 	flags := map[string]*bool{"strict": &l.strict, "reset-on-change": &l.resetOnChange}
 	if flag := flags[option]; flag != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// meter does a limit's arithmetic: it turns tokens into time and back.
+// meter does a limit's arithmetic: it converts tokens into time and back.
 type meter struct {
 	name      string // in decisions and headers
 	unit      string // of costs
@@ -21,17 +21,17 @@ type meter struct {
 	per       time.Duration
 	fresh     bool // a change of the rate fills the bucket
 	calendar  calendar
-	window    time.Duration // what refills an empty bucket, in decisions
+	window    time.Duration // in which an empty bucket refills, in decisions
 }
 
-// internalBucket is in the names of buckets that no limit's name can have.
+// internalBucket is a part of the names of internal buckets. No limit's name can contain it.
 const internalBucket = " "
 
 // newMeter compiles a limit that has passed check.
 func newMeter(l Limit, name, bucket string) meter {
 	m := meter{
-		name: name, unit: cmp.Or(l.counts, name), bucket: bucket, burst: l.burst, interval: l.interval(), count: l.back(), per: l.per,
-		fresh: l.resetOnChange, calendar: l.calendar,
+		name: name, unit: cmp.Or(l.counts, name), bucket: bucket, burst: l.burst, interval: l.interval(),
+		count: l.back(), per: l.per, fresh: l.resetOnChange, calendar: l.calendar,
 	}
 	if l.calendar.unit != noCalendar {
 		m.bucket += internalBucket + unitNames[l.calendar.unit] // another kind of bucket than that of a rate
@@ -47,7 +47,7 @@ func newMeter(l Limit, name, bucket string) meter {
 	return m
 }
 
-// charge is what n tokens cost now.
+// charge returns the charge of n tokens now.
 func (m *meter) charge(n int64) store.Charge {
 	c := store.Charge{
 		Bucket: m.bucket, Cost: m.cost(n), Capacity: m.capacity, Overdraft: m.overdraft, Interval: m.interval, Fresh: m.fresh,
@@ -79,9 +79,9 @@ func (m *meter) wait(debt, cost, end time.Duration) time.Duration {
 	return ceil(debt - room)
 }
 
-// atRate is a debt as the limit's own rate counts it, rounded up: without what the rounding of the
-// interval has added. A second's tokens come back in a second, and not in a few nanoseconds more,
-// which a header would call two seconds.
+// atRate returns a debt at the limit's exact rate, rounded up. It leaves out the excess from the
+// rounding of the interval. With the excess, a second's tokens would come back in a second and a
+// few nanoseconds, which a header would call two seconds.
 func (m *meter) atRate(debt time.Duration) time.Duration {
 	exact, counted := uint64(m.per), uint64(m.interval)*uint64(m.count) // of count tokens
 	if exact == counted {
@@ -92,8 +92,8 @@ func (m *meter) atRate(debt time.Duration) time.Duration {
 	return time.Duration(d + min(rest, 1))
 }
 
-// tell describes the bucket after a decision, in place: to copy a description takes longer than to
-// make it. It has the tokens that are reserved.
+// tell describes the bucket after a decision, in place: a copy of the description takes longer than
+// the description. s.Reserved is set already.
 func (m *meter) tell(s *LimitState, debt, cost, end time.Duration) {
 	s.Name = m.name
 	s.Capacity = m.burst

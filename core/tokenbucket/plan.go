@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Plan is what a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one that is
-// [Cached].
+// Plan is a plan that a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one
+// from [Cached].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
 	compile(limiter string) (compiledPlan, error)
@@ -21,18 +21,19 @@ type Plan interface {
 // Limits are several limits on one key, such as a burst a second and a quota a day. A decision over
 // them is all or nothing: a request that one of them denies charges none of them.
 //
-// A limit's bucket is kept under its name. Of those that have none, the first one's is that of a
-// plan of one limit, which so keeps its bucket when others are added, and the other ones' are kept
-// under their periods. Two limits of the same name, or of the same period and unnamed, are an
-// error.
+// A limit's bucket is kept under its name. For limits without a name:
+//   - The first one has the bucket of a plan of one limit, and so keeps it when others are added.
+//   - The others have buckets under their periods.
+//
+// Two limits of the same name, or two unnamed limits of the same period, are an error.
 type Limits []Limit
 
-// PlanFunc chooses the limits for a key, as when every tier of customers has its own. It is called
-// for every decision and must be quick, or [Cached]; an error that it returns is the decision's. It
-// returns a [Limit], [Limits] or [Unlimited], not another PlanFunc.
+// PlanFunc chooses the limits for a key, for example by the tier of a customer. It is called for
+// every decision and must be quick, or [Cached]; its error is the decision's. It returns a [Limit],
+// [Limits] or [Unlimited], not another PlanFunc.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
-// Unlimited is a plan without limits, as for a tier of customers, or to switch a limiter off: every
+// Unlimited is a plan without limits, for a tier of customers, or to switch a limiter off. Every
 // decision allows at once, charges nothing, and does not ask the store.
 func Unlimited() Plan { return unlimited{} }
 
@@ -60,7 +61,7 @@ func settingsOf(plan Plan) namesake.Settings {
 	}
 }
 
-// compiledPlan is what a limiter needs of a plan.
+// compiledPlan is a plan as a limiter uses it.
 type compiledPlan struct {
 	fixed *fixedPlan // the same for every key, or nil
 
@@ -94,7 +95,7 @@ func fix(meters ...meter) compiledPlan {
 	return compiledPlan{fixed: plan}
 }
 
-// afford returns the charges of n tokens, or an error if those are more than a burst.
+// afford returns the charges of n tokens, or an error if n is more than a burst.
 func (p *fixedPlan) afford(n int64) ([]store.Charge, error) {
 	for i := range p.meters {
 		if m := &p.meters[i]; n > m.burst {
@@ -104,7 +105,7 @@ func (p *fixedPlan) afford(n int64) ([]store.Charge, error) {
 	return p.charges(n), nil
 }
 
-// charges returns those of n tokens, which no store changes.
+// charges returns the charges of n tokens. No store changes them.
 func (p *fixedPlan) charges(n int64) []store.Charge {
 	if n == 1 && !p.dated {
 		return p.one
@@ -135,7 +136,8 @@ func (ls Limits) compile(limiter string) (compiledPlan, error) {
 		return ls[0].compile(limiter)
 	}
 	if len(ls) > maxLimits {
-		return compiledPlan{}, fmt.Errorf("%w: %d limits on one key, at most %d are allowed", ErrInvalidLimit, len(ls), maxLimits)
+		return compiledPlan{}, fmt.Errorf("%w: %d limits on one key, at most %d are allowed",
+			ErrInvalidLimit, len(ls), maxLimits)
 	}
 	meters := make([]meter, len(ls))
 	taken := make(map[string]bool, len(ls))
@@ -168,7 +170,9 @@ func (f PlanFunc) compile(limiter string) (compiledPlan, error) {
 	if f == nil {
 		return compiledPlan{}, fmt.Errorf("%w: nil PlanFunc", ErrInvalidLimit)
 	}
-	return compiledPlan{choose: func(ctx context.Context, key string) (*fixedPlan, error) { return f.limits(ctx, limiter, key) }}, nil
+	return compiledPlan{choose: func(ctx context.Context, key string) (*fixedPlan, error) {
+		return f.limits(ctx, limiter, key)
+	}}, nil
 }
 
 // limits returns the limits that f chooses for a key.

@@ -13,14 +13,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
 
-// Cost is how many tokens of each unit something costs. The unit of a limit is its name, or what
-// [Limit.Counts] says. A unit that is not named costs nothing, and a cost of zero is always
-// allowed: to charge what was used afterwards alone, estimate 1, so that requests are denied while
-// nothing is left.
+// Cost is a number of tokens for each unit. The unit of a limit is its name, or the one of
+// [Limit.Counts]. A unit that is not named costs nothing, and a cost of zero is always allowed. To
+// charge nothing but the actual use, estimate 1, so that requests are denied while nothing is left.
 type Cost map[string]int64
 
-// Reserve takes an estimate of what something will cost, before it begins: all of it, or nothing.
-// What it has cost in the end replaces the estimate:
+// Reserve takes an estimate of a cost before the work begins: all of it, or nothing. At the end,
+// the actual cost replaces the estimate:
 //
 //	r, err := limiter.Reserve(ctx, "team-7", tokenbucket.Cost{"requests": 1, "tokens": 1_800})
 //	if err != nil || !r.Allowed {
@@ -30,15 +29,15 @@ type Cost map[string]int64
 //	...
 //	r.Use("tokens", usage.Total) // may be called again, as a stream grows
 //
-// What is not settled, because its process died, stays charged as estimated, and comes back as all
-// tokens do: those of a calendar ([Monthly]) at the end of the period, after which nothing is
-// settled. An estimate above the burst of a limit is reduced to the burst, since it would be denied
-// for ever; [Reservation.Reduced] says so.
+// A reservation that is not settled, because its process died, stays charged as estimated. Its
+// tokens come back as all tokens do; those of a calendar ([Monthly]) at the end of the period,
+// after which nothing is settled. An estimate above the burst of a limit is reduced to the burst,
+// since it would be denied for ever; [Reservation.Reduced] reports it.
 //
 // A denial is no error: Allowed is false, nothing was charged, and the other methods of the
 // reservation do nothing. Errors are those of [Limiter.AllowN], [ErrInvalidCost] for a negative
-// cost, and [ErrUnknownUnit] for a unit that no limit of the key counts. A key without limits knows
-// all units.
+// cost, and [ErrUnknownUnit] for a unit that no limit of the key counts. A key without limits
+// accepts all units.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...ReserveOption) (*Reservation, error) {
 	plan, err := l.limits(ctx, key)
 	if err != nil {
@@ -53,7 +52,8 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...Re
 }
 
 // ReserveN takes n tokens of every limit of the key's plan, or none of any, as [Limiter.AllowN]
-// does and with its errors: a reservation by those who know no units, to give back or to keep.
+// does and with its errors. It is for callers without units, which give the tokens back or keep
+// them.
 func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...ReserveOption) (*Reservation, error) {
 	if n < 0 {
 		return nil, invalidCost("ReserveN", n, 0)
@@ -93,8 +93,8 @@ func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) 
 	return r, nil
 }
 
-// estimate returns the charges of a cost, each of which is a burst at most. They are no part of the
-// reservation, since a store may remember what it has denied.
+// estimate returns the charges of a cost, each of a burst at most. They are no part of the
+// reservation, since a store may keep the charges that it has denied.
 func (p *fixedPlan) estimate(cost Cost, reduced *bool) ([]store.Charge, error) {
 	charges, known := make([]store.Charge, len(p.meters)), 0
 	for i := range p.meters {
@@ -133,8 +133,8 @@ func (p *fixedPlan) counts(unit string, n int) bool {
 	return false
 }
 
-// Reservation is what [Limiter.Reserve] or [Limiter.ReserveN] has taken. Its methods may be called
-// concurrently.
+// Reservation is the tokens that [Limiter.Reserve] or [Limiter.ReserveN] has taken. Its methods may
+// be called concurrently.
 type Reservation struct {
 	Decision
 
@@ -150,7 +150,7 @@ type Reservation struct {
 	used    []int64 // of each limit, or unreported; nil before the first report
 	settled bool
 
-	// few is what slices are of, if there are few limits.
+	// few backs the slices if there are few limits.
 	few struct {
 		corrections [1]store.Charge
 		used        [2]int64
@@ -181,9 +181,10 @@ func (r *Reservation) Reduced() bool { return r.reduced }
 // Use reports how many tokens of a unit were used so far. The last report counts, so it may be
 // repeated as a stream grows. Nothing is sent before [Reservation.Settle].
 //
-// It returns [ErrInvalidCost] if n is negative, [ErrUnknownUnit] if no limit counts the unit, and
-// [ErrSettled] after Settle or Cancel, and for a reservation that was denied: then n does not
-// count.
+// After an error n does not count. It returns:
+//   - [ErrInvalidCost] if n is negative;
+//   - [ErrUnknownUnit] if no limit counts the unit;
+//   - [ErrSettled] after Settle or Cancel, and for a reservation that was denied.
 func (r *Reservation) Use(unit string, n int64) error {
 	if n < 0 {
 		return invalidCost("Use", n, 0)
@@ -205,7 +206,7 @@ func (r *Reservation) Use(unit string, n int64) error {
 	return nil
 }
 
-// uses returns what was used of each limit. The caller holds mu.
+// uses returns the used tokens of each limit. The caller holds mu.
 func (r *Reservation) uses() []int64 {
 	if r.used == nil {
 		if n := len(r.plan.meters); n <= len(r.few.used) {
@@ -220,20 +221,22 @@ func (r *Reservation) uses() []int64 {
 	return r.used
 }
 
-// Settle replaces the estimates by what was used, of the units that [Reservation.Use] was called
-// with; the other ones stay. Only the first call of Settle or Cancel counts; later ones do nothing,
-// and return nil. If no estimate changes, nothing is sent. Nothing is settled of a limit that a
-// change of plan has removed, or filled ([Limit.ResetOnChange]), and of a calendar's period that is
-// over.
+// Settle replaces the estimates by the tokens that were used, for the units that [Reservation.Use]
+// was called with; other estimates stay. Only the first call of Settle or Cancel counts; later ones
+// do nothing, and return nil. If no estimate changes, nothing is sent. Nothing is settled of a
+// limit that a change of plan has removed, or filled ([Limit.ResetOnChange]), and of a calendar's
+// period that is over.
 //
-// What is given back may be taken at once: a key whose reservations last longer than its bucket
-// takes to refill may so exceed its burst by as much.
+// Tokens that are given back may be taken at once. If the reservations of a key last longer than
+// its bucket takes to refill, the key may so exceed its burst by as many.
 //
-// It is not the caller's to cancel: the store is asked although ctx has ended, for 5 s at most. What
-// was used beyond the estimate may overdraw a bucket ([Limit.Overdraft]), and later requests wait until that has
-// come back. [ErrOverdraft] says that more was used: the bucket is overdrawn as far as it may be,
-// and the rest is forgotten. With an error that matches store.ErrUnavailable the estimates stay, or
-// with store.ErrUnconfirmed perhaps. It is not sent again, so that nothing is settled twice.
+// The caller cannot cancel it: the store is asked although ctx has ended, for 5 s at most. Use
+// beyond the estimate may overdraw a bucket ([Limit.Overdraft]), and later requests wait until
+// these tokens have come back. Errors are:
+//   - [ErrOverdraft] if even more was used: the bucket is overdrawn as far as it may be, and the
+//     rest is forgotten;
+//   - one that matches store.ErrUnavailable: the estimates stay, or perhaps not if it matches
+//     store.ErrUnconfirmed too. It is not sent again, so that nothing is settled twice.
 func (r *Reservation) Settle(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,7 +258,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.settle(ctx, true)
 }
 
-// settle sends what was used beyond the estimates, or less than those. The caller holds mu.
+// settle sends the differences between use and estimates. The caller holds mu.
 func (r *Reservation) settle(ctx context.Context, cancelled bool) (err error) {
 	if r.settled {
 		return nil
@@ -277,12 +280,12 @@ func (r *Reservation) settle(ctx context.Context, cancelled bool) (err error) {
 	return err
 }
 
-// settleTimeout bounds a settlement, since the caller's context does not end it. Stores have shorter
-// timeouts of their own.
+// settleTimeout bounds a settlement, since the caller's context does not end it. Stores have
+// shorter timeouts of their own.
 const settleTimeout = 5 * time.Second
 
-// settlements are those of a limiter. All that begin within settleTogether end with one context, at
-// the latest: a timer for each would take longer than all else that a client does for it.
+// settlements has the context of a limiter's settlements. All that begin within settleTogether
+// share one: a timer for each would take longer than all other work of a client for it.
 type settlements struct {
 	mu    sync.Mutex
 	ends  context.Context
@@ -302,7 +305,7 @@ func (s *settlements) context(caller context.Context) context.Context {
 	return settlement{s.ends, caller}
 }
 
-// settlement is the context of one: it has the values of its caller's.
+// settlement is the context of a settlement. It has the values of its caller's context.
 type settlement struct {
 	context.Context
 	caller context.Context
@@ -330,7 +333,9 @@ func (l *Limiter) settleOnce(ctx context.Context, key string, charges []store.Ch
 }
 
 // settlement sends a settlement once, and returns the reply.
-func (l *Limiter) settlement(ctx context.Context, key string, charges []store.Charge, standIn bool) (store.TakeReply, error) {
+func (l *Limiter) settlement(
+	ctx context.Context, key string, charges []store.Charge, standIn bool,
+) (store.TakeReply, error) {
 	r := l.request(key, charges)
 	r.StandIn = standIn
 	return l.buckets.SettleTokens(l.settlements.context(ctx), r)
@@ -353,9 +358,8 @@ func settlementOf(err error) telemetry.SettlementResult {
 	return telemetry.NotSettled
 }
 
-// corrections returns what SettleTokens adds to the buckets. If the plan is the same for all keys,
-// they are those of the present one, at its rates: a charge at earlier rates would bring those
-// back.
+// corrections returns the charges of SettleTokens. If the plan is the same for all keys, they are
+// at the rates of the present plan: a charge at earlier rates would bring those back.
 func (r *Reservation) corrections() []store.Charge {
 	plan := r.plan
 	if now := r.limiter.plan.Load(); now.fixed != nil {
@@ -365,7 +369,7 @@ func (r *Reservation) corrections() []store.Charge {
 	for i, used := range r.used {
 		was := &r.plan.meters[i]
 		if used == unreported || was.calendar.unit != noCalendar && time.Since(r.at) >= r.debts.End(i) {
-			continue // the tokens of a period that is over are nobody's
+			continue // a period that is over has no tokens
 		}
 		more := used - int64(r.reserved[i].Cost/was.interval)
 		m := plan.meter(was.bucket)
@@ -378,7 +382,7 @@ func (r *Reservation) corrections() []store.Charge {
 	return charges
 }
 
-// meter returns that of a bucket, or nil.
+// meter returns the meter of a bucket, or nil.
 func (p *fixedPlan) meter(bucket string) *meter {
 	for i := range p.meters {
 		if p.meters[i].bucket == bucket {
@@ -388,8 +392,7 @@ func (p *fixedPlan) meter(bucket string) *meter {
 	return nil
 }
 
-// signedCost is the cost of any number of tokens, and the largest one where it is more than a
-// bucket can have.
+// signedCost is the cost of any number of tokens, up to the largest that a bucket can have.
 func (m *meter) signedCost(n int64) time.Duration {
 	most := int64(math.MaxInt64/2) / int64(m.interval)
 	return time.Duration(max(min(n, most), -most)) * m.interval

@@ -15,13 +15,13 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 
 // WaitN takes n tokens of the key, of every limit of its plan, as soon as all of them have as many.
 // The waiters for a key in this process are served in order of arrival, and one of them asks the
-// store; among processes, and between waiters and callers of [Limiter.Allow], there is no order.
+// store. There is no order among processes, and between waiters and callers of [Limiter.Allow].
 //
 // It blocks until the context ends. If the tokens are known to come after the context's deadline,
-// it returns at once an error that matches context.DeadlineExceeded. Waiters learn within 10 s of
-// tokens that are given back ([Reservation.Settle], [Limiter.Reset]). Other errors are those of
+// it returns at once an error that matches context.DeadlineExceeded. Waiters notice within 10 s
+// that tokens were given back ([Reservation.Settle], [Limiter.Reset]). Other errors are those of
 // [Limiter.AllowN], at any time: it does not wait for a store that is unavailable. After an error
-// nothing was charged, except where it matches store.ErrUnconfirmed.
+// nothing was charged, except if it matches store.ErrUnconfirmed.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	x := l.telemetry.Wait(ctx)
 	err := l.waitUntraced(ctx, key, n)
@@ -35,8 +35,8 @@ type KeyWaiter struct {
 	key     string
 }
 
-// Key returns the waits of one key, in the methods of a [golang.org/x/time/rate.Limiter]: what
-// takes an interface of those can so be limited across processes.
+// Key returns a waiter for one key, with methods of a [golang.org/x/time/rate.Limiter]. Code that
+// takes an interface of these methods can so be limited across processes.
 func (l *Limiter) Key(key string) KeyWaiter { return KeyWaiter{l, key} }
 
 // Wait is [Limiter.Wait] for the key.
@@ -104,7 +104,7 @@ func inTime(ctx context.Context, due time.Time) error {
 type queues struct {
 	mu      sync.Mutex
 	byKey   map[string]*queue
-	changed chan struct{} // closed by a change of plan; nil before somebody waits
+	changed chan struct{} // closed by a change of plan; nil before there is a waiter
 }
 
 // queue has the waiters for a key.
@@ -116,7 +116,7 @@ type queue struct {
 	due time.Time // no waiter is served earlier
 }
 
-// change returns what the next change of plan closes.
+// change returns a channel that the next change of plan closes.
 func (qs *queues) change() <-chan struct{} {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -192,7 +192,7 @@ func (q *queue) lock(ctx context.Context, closed <-chan struct{}) error {
 
 func (q *queue) unlock() { <-q.head }
 
-// lookAgain is how often a waiter asks at least.
+// lookAgain is the longest time between two questions of a waiter.
 const lookAgain = 10 * time.Second
 
 // until blocks the first in the queue until it is to ask again, or until the plan has changed. No
