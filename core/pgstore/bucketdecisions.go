@@ -16,10 +16,10 @@ import (
 // decision is a decision, or a settlement, that may be batched with others.
 type decision struct {
 	batch.Queued
-	times   int64           // how often the costs are charged at most, or settles
+	times   int64           // largest number of times that the costs are charged, or settles
 	charges []*store.Charge // of all requests
 	ids     [][16]byte      // of the charges' buckets
-	mayFail bool            // it may well be denied: its key was, lately
+	mayFail bool            // its key was denied lately, so it may well be denied
 	reply   store.TakeReply
 }
 
@@ -33,7 +33,7 @@ func (d *decision) Work() int { return len(d.ids) }
 //   - ordinary charges of one bucket, by an upsert: half the time of the last kind;
 //   - ordinary charges of several buckets, by an upsert of all or none: likewise;
 //   - decisions without costs, which change nothing;
-//   - all other decisions, and those that the first two could not make.
+//   - all other decisions, and the ones that the first two statements did not make.
 func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 	var single, together []*sums
 	var peeks, rest []*decision
@@ -50,8 +50,9 @@ func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 		}
 	}
 	charge := func(some []*sums, text func(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error)) {
+		st := statement.Call{Operation: opTakeTokens, Writes: true, Once: true}
 		for _, k := range some {
-			debts, err := statement.Run(ctx, s.db, statement.Call{Operation: opTakeTokens, Writes: true, Once: true}, text(k.args()))
+			debts, err := statement.Run(ctx, s.db, st, text(k.args()))
 			replied = replied || err == nil
 			rest = append(rest, k.finish(debts, err)...)
 		}
@@ -76,7 +77,7 @@ func (s *Store) decideRest(ctx context.Context, st statement.Call, rest []*decis
 	return replied
 }
 
-// decideGroups makes decisions that are not ordinary, or were not made, in one statement.
+// decideGroups makes groups of decisions in one statement for any kind of them.
 func (s *Store) decideGroups(ctx context.Context, st statement.Call, groups []*group) (replied bool) {
 	reply, err := statement.Run(ctx, s.db, st, s.takeGroups(groups))
 	first := 0
@@ -96,8 +97,8 @@ func (d *decision) reads() bool {
 	return d.times != settles && !slices.ContainsFunc(d.charges, func(c *store.Charge) bool { return c.Cost != 0 })
 }
 
-// isOrdinary reports whether all charges of a decision can be parts of sums. Those that are not may
-// be denied for certain, or change more than a debt.
+// isOrdinary reports whether all charges of a decision can be parts of sums. The charges of other
+// decisions may be denied for certain, or change more than a debt.
 func (d *decision) isOrdinary() bool {
 	for i, c := range d.charges {
 		if c.Period != nil || c.Cost <= 0 || c.Cost > c.Capacity || slices.Contains(d.ids[:i], d.ids[i]) {
@@ -107,13 +108,14 @@ func (d *decision) isOrdinary() bool {
 	return d.times == 1
 }
 
-// chargeBuckets makes ordinary charges, each to another bucket: those whose bucket has room, is not
-// held, and was charged at the same interval or is full. It returns their debts, which is what cost
-// becomes. What follows ON CONFLICT is evaluated after the row is locked.
+// chargeBuckets makes ordinary charges, each to another bucket. It makes a charge if the bucket has
+// room, is not held, and is full or was charged at the same interval. It returns the buckets'
+// debts, in cost. The server evaluates the part behind ON CONFLICT after it has locked the row.
 const chargeBuckets = `INSERT INTO lk.buckets AS b (id, debt, interval, cost, capacity)
 SELECT id, lk.now_us() * 1000 + cost, interval, cost, capacity
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS c (id, interval, cost, capacity) ORDER BY id
-ON CONFLICT (id) DO UPDATE SET debt = greatest(b.debt, lk.now_us() * 1000) + excluded.cost, interval = excluded.interval,
+ON CONFLICT (id) DO UPDATE SET
+  debt = greatest(b.debt, lk.now_us() * 1000) + excluded.cost, interval = excluded.interval,
   cost = greatest(b.debt - lk.now_us() * 1000, 0) + excluded.cost
 WHERE b.ends IS NULL AND b.held IS NULL AND (b.interval = excluded.interval OR b.debt <= lk.now_us() * 1000)
   AND greatest(b.debt - lk.now_us() * 1000, 0) <= excluded.capacity - excluded.cost
@@ -156,8 +158,9 @@ func (s *Store) chargeEach(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]
 }
 
 // chargeNewest makes an ordinary charge to a bucket whose row was seen in a place. It returns NULLs
-// if there is no row, or the row does not take the charge. Beside a transaction that keeps 100,000
-// older versions of the row, it takes a tenth of the time of the upsert, which passes all of them.
+// if there is no row, or if the row does not take the charge. Beside a transaction that keeps
+// 100,000 older versions of the row, it takes a tenth of the time of the upsert, which visits all
+// of them.
 const chargeNewest = "SELECT debt, place FROM lk.charge_newest_1($1, $2, $3, $4, $5)"
 
 // chargeOne makes a charge to a bucket if this process knows the place of its row. Otherwise tried
@@ -179,7 +182,8 @@ func (s *Store) chargeOne(ctx context.Context, c *pgx.Conn, a sumArgs) (debt int
 
 func (s *Store) chargeTogether(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	return func(ctx context.Context, c *pgx.Conn) (debts []int64, err error) {
-		err = c.QueryRow(ctx, s.db.Text("SELECT lk.charge_together_1($1, $2, $3, $4)"), uuids(a.ids), a.intervals, a.costs, a.capacities).Scan(&debts)
+		err = c.QueryRow(ctx, s.db.Text("SELECT lk.charge_together_1($1, $2, $3, $4)"),
+			uuids(a.ids), a.intervals, a.costs, a.capacities).Scan(&debts)
 		if err == nil && debts != nil && len(debts) != len(a.ids) {
 			err = errOddReply
 		}

@@ -11,13 +11,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// group is decisions that are alike, which lk.take_tokens_1 makes as one: as often as all
-// capacities allow.
+// group is decisions that are alike. lk.take_tokens_1 makes them as one, as often as all capacities
+// allow.
 type group struct {
 	decisions []*decision
 	times     int64
 	charges   []bucketCharge
-	of        []int // which of those a charge of the decisions is a part of
+	of        []int // for each charge of a decision: its index in charges
 }
 
 // bucketCharge is all charges of a decision to one bucket.
@@ -28,7 +28,7 @@ type bucketCharge struct {
 
 // groupsOf groups decisions that are alike.
 func groupsOf(all []*decision) (groups []*group) {
-	known := make(map[[16]byte]*group, len(all)) // the last one by its first bucket
+	known := make(map[[16]byte]*group, len(all)) // the last group by its first bucket
 	for _, d := range all {
 		if g := known[d.ids[0]]; g != nil && g.takes(d) {
 			g.decisions = append(g.decisions, d)
@@ -61,10 +61,11 @@ func newGroup(d *decision) *group {
 	return g
 }
 
-// takes reports whether a decision is like those of the group.
+// takes reports whether the group can take a decision: it is like the decisions of the group.
 func (g *group) takes(d *decision) bool {
 	first := g.decisions[0]
-	return g.times != settles && d.times != settles && d.times <= math.MaxInt64-g.times && slices.Equal(first.ids, d.ids) &&
+	return g.times != settles && d.times != settles && d.times <= math.MaxInt64-g.times &&
+		slices.Equal(first.ids, d.ids) &&
 		slices.EqualFunc(first.charges, d.charges, func(a, b *store.Charge) bool { return a == b || *a == *b })
 }
 
@@ -77,7 +78,8 @@ func (g *group) fail(err error) {
 // taken is the reply of lk.take_tokens_1.
 type taken struct{ times, held, debts, lefts []int64 }
 
-const takeTokens = "SELECT taken, held, debts, lefts FROM lk.take_tokens_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+const takeTokens = "SELECT taken, held, debts, lefts " +
+	"FROM lk.take_tokens_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 func (s *Store) takeGroups(groups []*group) func(ctx context.Context, c *pgx.Conn) (taken, error) {
 	var (
@@ -105,7 +107,8 @@ func (s *Store) takeGroups(groups []*group) func(ctx context.Context, c *pgx.Con
 		begins, ends, nexts = nil, nil, nil
 	}
 	return func(ctx context.Context, c *pgx.Conn) (reply taken, err error) {
-		err = c.QueryRow(ctx, s.db.Text(takeTokens), times, sizes, uuids(ids), costs, capacities, mosts, intervals, freshes, begins, ends, nexts).
+		err = c.QueryRow(ctx, s.db.Text(takeTokens),
+			times, sizes, uuids(ids), costs, capacities, mosts, intervals, freshes, begins, ends, nexts).
 			Scan(&reply.times, &reply.held, &reply.debts, &reply.lefts)
 		if err == nil && (len(reply.times) != len(times) || len(reply.held) != len(times) || len(reply.debts) != len(ids) ||
 			dated && len(reply.lefts) != len(ids)) {
@@ -120,8 +123,8 @@ func microsAt(t time.Time) *int64 {
 	return &n
 }
 
-// finish ends the decisions of group i, whose charges begin at first. What was taken is shared out
-// in their order: each has the debts that it would have if it had been made alone.
+// finish ends the decisions of group i, whose charges begin at first. The tokens that were taken go
+// to the decisions in their order: each has the debts that it would have if it had been made alone.
 func (g *group) finish(reply *taken, i, first int) {
 	left := reply.times[i]
 	for _, d := range g.decisions {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// buckets is what the store has for token buckets.
+// buckets is the part of a Store that is about token buckets.
 type buckets struct {
 	denials   denials.Cache
 	decisions *batch.Batcher[*decision]
@@ -24,11 +24,11 @@ type buckets struct {
 const (
 	// maxCharges bounds the rows of one statement, which stay locked until it ends.
 	maxCharges = 64
-	// maxWork bounds a batch, which may take several statements: it is larger, so that a hot bucket
-	// is written less often.
+	// maxWork bounds a batch, which may take several statements. It is larger than maxCharges, so that
+	// a hot bucket is written less often.
 	maxWork = 4 * maxCharges
-	// statements is how many are in flight before charges wait to be batched: more of them keep the
-	// server no busier.
+	// statements is the number of statements in flight from which charges are batched. More of them
+	// keep the server no busier.
 	statements = 2
 )
 
@@ -42,9 +42,12 @@ func (s *Store) initBuckets() {
 	})
 }
 
-// TakeTokens implements store.Buckets: one statement, or a part of one, or none for a denial from
-// the cache, which has those of single requests. A denial that is not cached may take two.
-func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...store.TokenRequest) (store.TakeReply, error) {
+// TakeTokens implements store.Buckets. It takes one statement, or a part of one, or none for a
+// denial from the cache. The cache has denials of single requests. A denial that is not cached may
+// take two statements.
+func (s *Store) TakeTokens(
+	ctx context.Context, r store.TokenRequest, more ...store.TokenRequest,
+) (store.TakeReply, error) {
 	if err := s.begins(ctx); err != nil {
 		return store.TakeReply{}, err
 	}
@@ -57,7 +60,6 @@ func (s *Store) TakeTokens(ctx context.Context, r store.TokenRequest, more ...st
 	})
 }
 
-// takeTokens makes a decision.
 func (s *Store) takeTokens(
 	ctx context.Context, times int64, mayFail bool, r *store.TokenRequest, more []store.TokenRequest,
 ) (store.TakeReply, error) {
@@ -107,8 +109,8 @@ func (s *Store) bucketIDs(r *store.TokenRequest) []pgtype.UUID {
 	return uuids(ids)
 }
 
-// uuids returns ids as pgx knows them in all of its modes, those without prepared statements
-// included.
+// uuids returns ids in the form that pgx knows in all of its modes, also without prepared
+// statements.
 func uuids(ids [][16]byte) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
@@ -128,7 +130,7 @@ func (s *Store) SettleTokens(ctx context.Context, r store.TokenRequest) (store.T
 	return reply, err
 }
 
-// begins returns why the store does not begin a call.
+// begins returns an error if the store does not begin a call.
 func (s *Store) begins(ctx context.Context) error {
 	if s.hooks.Begun() {
 		return store.ErrClosed
@@ -136,7 +138,7 @@ func (s *Store) begins(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// longestHold is in µs: so long after now there is still a number.
+// longestHold is the longest hold in µs: its end can still be represented.
 const longestHold = 9e15
 
 // HoldTokens implements store.Buckets: one statement, which may be sent twice. A hold ends by the
@@ -146,8 +148,9 @@ func (s *Store) HoldTokens(ctx context.Context, r store.TokenRequest, d time.Dur
 		return err
 	}
 	length := int64(min((d-1)/time.Microsecond+1, longestHold))
-	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opHoldTokens}, statement.Execute(s.db.Text("SELECT lk.hold_tokens_1($1, $2)"), s.bucketIDs(&r), length))
-	s.buckets.denials.Remove(r.Limiter, r.Key) // so that the next one tells of the hold
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opHoldTokens},
+		statement.Execute(s.db.Text("SELECT lk.hold_tokens_1($1, $2)"), s.bucketIDs(&r), length))
+	s.buckets.denials.Remove(r.Limiter, r.Key) // so that the next denial has the hold
 	return err
 }
 
@@ -156,7 +159,8 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 	if len(r.Charges) == 0 {
 		return nil
 	}
-	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opResetTokens}, statement.Execute(s.db.Text(resetBuckets), s.bucketIDs(&r)))
+	_, err := statement.Run(ctx, s.db, statement.Call{Operation: opResetTokens},
+		statement.Execute(s.db.Text(resetBuckets), s.bucketIDs(&r)))
 	s.buckets.denials.Remove(r.Limiter, r.Key) // also if the outcome is unknown
 	return err
 }
@@ -167,15 +171,17 @@ const (
 	resetBuckets = `WITH locked AS MATERIALIZED (SELECT id FROM lk.buckets WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
 DELETE FROM lk.buckets b USING locked WHERE b.id = locked.id`
 
-	// sweepBuckets removes full buckets a minute after they are, since the clock may step back. No
-	// index says which: that would make each charge dearer. So it looks at 2,048 pages of the table,
-	// from a random one on.
+	// sweepBuckets removes buckets that have been full for a minute, since the clock may step back.
+	// There is no index of full buckets, which would make each charge dearer. So it looks at 2,048
+	// pages of the table, from a random one on.
 	sweepBuckets = `WITH pages AS MATERIALIZED (
-  SELECT greatest(floor(random() * (pg_relation_size('lk.buckets') / current_setting('block_size')::int + 2047))::bigint - 2047, 0) AS first
+  SELECT greatest(floor(
+    random() * (pg_relation_size('lk.buckets') / current_setting('block_size')::int + 2047))::bigint - 2047, 0) AS first
 )
 DELETE FROM lk.buckets WHERE ctid = ANY (ARRAY(
   SELECT ctid FROM lk.buckets
-  WHERE ctid >= (SELECT format('(%s,0)', first)::tid FROM pages) AND ctid < (SELECT format('(%s,0)', first + 2048)::tid FROM pages)
+  WHERE ctid >= (SELECT format('(%s,0)', first)::tid FROM pages)
+    AND ctid < (SELECT format('(%s,0)', first + 2048)::tid FROM pages)
     AND CASE WHEN ends IS NULL THEN debt / 1000 ELSE ends END < lk.now_us() - 60000000
     AND coalesce(held, 0) < lk.now_us() - 60000000
   LIMIT 1000 FOR UPDATE SKIP LOCKED))`

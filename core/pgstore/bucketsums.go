@@ -8,15 +8,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// sums are ordinary charges, which are added up for each bucket: a hot bucket is written once for
-// all decisions of a batch about it.
+// sums are ordinary charges, added up for each bucket. A hot bucket is so written once for all
+// decisions of a batch about it.
 type sums struct {
 	all       []*sum
 	of        map[[16]byte]*sum
 	decisions []*decision
 }
 
-// sum is the charges to one bucket, which are made together or not at all.
+// sum is the charges to one bucket. They are made together or not at all.
 type sum struct {
 	id     [16]byte
 	charge *store.Charge // the first of them
@@ -30,8 +30,9 @@ type part struct {
 	charge   int
 }
 
-// addUp adds a decision to the last sums of those of several statements, or to new ones if there is
-// no room, or to the rest if one of its charges does not fit to others to its bucket.
+// addUp adds a decision to the last of some, which are the sums of one statement each:
+//   - If there is no room, it adds the decision to new sums.
+//   - If one of the charges does not match others to its bucket, it adds the decision to the rest.
 func addUp(some []*sums, rest []*decision, d *decision) ([]*sums, []*decision) {
 	if len(some) == 0 || !some[len(some)-1].hasRoom(d) {
 		some = append(some, &sums{of: make(map[[16]byte]*sum)})
@@ -42,7 +43,7 @@ func addUp(some []*sums, rest []*decision, d *decision) ([]*sums, []*decision) {
 	return some, rest
 }
 
-// hasRoom reports whether a decision can be added to those of a statement.
+// hasRoom reports whether a decision can be added to the statement's decisions.
 func (s *sums) hasRoom(d *decision) bool {
 	more := 0
 	for _, id := range d.ids {
@@ -53,7 +54,8 @@ func (s *sums) hasRoom(d *decision) bool {
 	return len(s.all) == 0 || len(s.all)+more <= maxCharges
 }
 
-// add adds a decision, unless one of its charges does not fit to others to its bucket.
+// add adds a decision. It returns false, and adds nothing, if one of the charges does not match
+// others to its bucket.
 func (s *sums) add(d *decision) bool {
 	for i, c := range d.charges {
 		k := s.of[d.ids[i]]
@@ -89,7 +91,8 @@ func (s *sums) args() sumArgs {
 	n := len(s.all)
 	a := sumArgs{make([][16]byte, n), make([]int64, n), make([]int64, n), make([]int64, n)}
 	for i, k := range s.all {
-		a.ids[i], a.intervals[i], a.costs[i], a.capacities[i] = k.id, int64(k.charge.Interval), int64(k.cost), int64(k.charge.Capacity)
+		a.ids[i], a.intervals[i] = k.id, int64(k.charge.Interval)
+		a.costs[i], a.capacities[i] = int64(k.cost), int64(k.charge.Capacity)
 	}
 	return a
 }
@@ -98,7 +101,7 @@ func (s *sums) args() sumArgs {
 const unmade = -1 << 63
 
 // finish ends the decisions, given the debts after all charges, or none if no charge was made. It
-// returns the decisions of which no charge was made.
+// returns the decisions whose charges were not made.
 func (s *sums) finish(debts []int64, err error) (left []*decision) {
 	switch {
 	case err != nil:

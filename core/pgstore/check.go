@@ -17,25 +17,27 @@ import (
 
 var _ store.Checker = (*Store)(nil)
 
-// oldTransaction is the age from which on an open transaction is a finding.
+// oldTransaction is the age at which an open transaction becomes a finding.
 const oldTransaction = 10 * time.Second
 
 // Check implements store.Checker. It finds:
 //   - The server is a replica, or its transactions are read-only: steps are refused.
-//   - A crash of the server loses what it has acknowledged (fsync, full_page_writes,
-//     synchronous_commit), or empties tables (UNLOGGED, as those of token buckets are by default), or
-//     a failover loses it, to a replica that the server does not wait for
-//     (synchronous_standby_names).
+//   - A crash of the server loses transactions that it has acknowledged (fsync, full_page_writes,
+//     synchronous_commit).
+//   - A crash of the server empties tables: they are UNLOGGED, as the table of token buckets is by
+//     default.
+//   - A failover loses acknowledged transactions: it may be to a replica that the server does not
+//     wait for (synchronous_standby_names).
 //   - Pushes do not arrive, as through a pooler of transactions, or the store listens nowhere:
-//     waiters notice late that they are granted.
-//   - A transaction of the database is older than 10 s, or autovacuum is off, so that rows in
-//     constant use become slower to change. Transactions of other users are seen with the rights of
-//     pg_read_all_stats only.
-//   - Statements are not bounded by the server (statement_timeout), as through a pooler.
+//     waiters notice their grants late.
+//   - A transaction of the database is older than 10 s, or autovacuum is off: rows in constant use
+//     become slower to change. Transactions of other users are visible only with the rights of
+//     pg_read_all_stats.
+//   - The server does not bound statements (statement_timeout), as through a pooler.
 //   - The server's clock differs from this machine's by more than a second.
 //
-// A connection whose transactions are not READ COMMITTED, or a schema that the store does not work
-// with, is an error, as for every other call.
+// As for every other call, it is an error if the transactions of a connection are not READ
+// COMMITTED, or if the store does not work with the schema.
 func (s *Store) Check(ctx context.Context) ([]store.Finding, error) {
 	found, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Finishing}, s.check)
 	if err != nil {
@@ -48,7 +50,7 @@ func (s *Store) Check(ctx context.Context) ([]store.Finding, error) {
 	return append(found, listening...), nil
 }
 
-// check is what one connection finds.
+// check returns the findings of one connection.
 func (s *Store) check(ctx context.Context, c *pgx.Conn) (found []store.Finding, err error) {
 	for _, check := range []func(context.Context, *pgx.Conn) ([]store.Finding, error){
 		s.checkClock, s.checkSettings, s.checkReplicas, s.checkTables, s.checkTransactions,
@@ -71,7 +73,7 @@ func (s *Store) checkClock(ctx context.Context, c *pgx.Conn) ([]store.Finding, e
 	return clockcheck.Finding("the server", shown, sent, time.Now()), nil
 }
 
-// lostByCrash is what a crash of the server may cost.
+// lostByCrash is the possible cost of a crash of the server.
 const lostByCrash = "two may hold a lock, and an operation that has finished may run again"
 
 // weak are settings and their values that weaken promises.
@@ -86,7 +88,8 @@ var weak = []struct {
 	{"full_page_writes", "off", "a crash of the server's machine may damage data", "Set full_page_writes to on", ""},
 	{"synchronous_commit", "off", "a crash of the server loses its last acknowledged transactions: " + lostByCrash,
 		"Set synchronous_commit to on for the store's user, by ALTER ROLE", ""},
-	{"autovacuum", "off", "rows in constant use become slower to change, and tables grow without bound", "Set autovacuum to on", ""},
+	{"autovacuum", "off", "rows in constant use become slower to change, and tables grow without bound",
+		"Set autovacuum to on", ""},
 	{"statement_timeout", "0", "a statement whose caller has left may hold a row for as long as it likes",
 		"Set statement_timeout to the store's timeout for the store's user, by ALTER ROLE", ""},
 }
@@ -98,8 +101,9 @@ func (s *Store) checkSettings(ctx context.Context, c *pgx.Conn) (found []store.F
 	}
 	if lockTimeout != "0" { // through a pooler of transactions
 		found = append(found, store.Finding{
-			Found: "lock_timeout is " + lockTimeout, Weakens: "a step that waits for another one's row fails before the store's timeout",
-			Remedy: "Set lock_timeout to 0 for the store's user, by ALTER ROLE",
+			Found:   "lock_timeout is " + lockTimeout,
+			Weakens: "a step that waits for another one's row fails before the store's timeout",
+			Remedy:  "Set lock_timeout to 0 for the store's user, by ALTER ROLE",
 		})
 	}
 	for _, w := range weak {
@@ -118,8 +122,10 @@ func (s *Store) checkSettings(ctx context.Context, c *pgx.Conn) (found []store.F
 
 func (s *Store) checkReplicas(ctx context.Context, c *pgx.Conn) ([]store.Finding, error) {
 	var unsafe bool
-	err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_replication) AND current_setting('synchronous_commit') <> 'off' AND "+
-		"(current_setting('synchronous_standby_names') = '' OR current_setting('synchronous_commit') = 'local')").Scan(&unsafe)
+	err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_replication) AND "+
+		"current_setting('synchronous_commit') <> 'off' AND "+
+		"(current_setting('synchronous_standby_names') = '' OR current_setting('synchronous_commit') = 'local')").
+		Scan(&unsafe)
 	if err != nil || !unsafe {
 		return nil, err
 	}
@@ -131,8 +137,8 @@ func (s *Store) checkReplicas(ctx context.Context, c *pgx.Conn) ([]store.Finding
 }
 
 func (s *Store) checkTables(ctx context.Context, c *pgx.Conn) ([]store.Finding, error) {
-	rows, err := c.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' AND relpersistence = 'u' "+
-		"ORDER BY relname", statement.Quoted(s.config.schema))
+	rows, err := c.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace "+
+		"AND relkind = 'r' AND relpersistence = 'u' ORDER BY relname", statement.Quoted(s.config.schema))
 	if err != nil {
 		return nil, err
 	}
@@ -141,9 +147,10 @@ func (s *Store) checkTables(ctx context.Context, c *pgx.Conn) ([]store.Finding, 
 		return nil, err
 	}
 	return []store.Finding{{
-		Found:   "these tables are UNLOGGED: " + strings.Join(names, ", "),
-		Weakens: "a crash of the server, or a failover, empties them: token buckets are full then, and a limit may be used once more",
-		Remedy:  "Accept that, or run ALTER TABLE … SET LOGGED, for which every charge costs a write to the disk",
+		Found: "these tables are UNLOGGED: " + strings.Join(names, ", "),
+		Weakens: "a crash of the server, or a failover, empties them: " +
+			"token buckets are full then, and a limit may be used once more",
+		Remedy: "Accept that, or run ALTER TABLE … SET LOGGED, for which every charge costs a write to the disk",
 	}}, nil
 }
 
@@ -153,10 +160,13 @@ func (s *Store) checkTransactions(ctx context.Context, c *pgx.Conn) ([]store.Fin
 		age float64
 	)
 	err := c.QueryRow(ctx, `SELECT who, age FROM (
-		SELECT format('of process %s (%s)', pid, application_name) AS who, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
-		FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+		SELECT format('of process %s (%s)', pid, application_name) AS who,
+			extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age
+		FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+			AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
 		UNION ALL SELECT format('prepared as %L', gid), extract(epoch FROM clock_timestamp() - prepared)::float8
-		FROM pg_prepared_xacts WHERE database = current_database()) t WHERE age >= $1 ORDER BY age DESC LIMIT 1`, s.config.old.Seconds()).Scan(&who, &age)
+		FROM pg_prepared_xacts WHERE database = current_database()) t
+		WHERE age >= $1 ORDER BY age DESC LIMIT 1`, s.config.old.Seconds()).Scan(&who, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -164,9 +174,10 @@ func (s *Store) checkTransactions(ctx context.Context, c *pgx.Conn) ([]store.Fin
 		return nil, err
 	}
 	return []store.Finding{{
-		Found:   fmt.Sprintf("a transaction %s has been open for %v", who, time.Duration(age)*time.Second),
-		Weakens: "locks and token buckets in constant use become slower by the second, since no version of their rows can be removed",
-		Remedy:  "End it, set idle_in_transaction_session_timeout, and make long reports and dumps on a replica",
+		Found: fmt.Sprintf("a transaction %s has been open for %v", who, time.Duration(age)*time.Second),
+		Weakens: "locks and token buckets in constant use become slower by the second, " +
+			"since no version of their rows can be removed",
+		Remedy: "End it, set idle_in_transaction_session_timeout, and make long reports and dumps on a replica",
 	}}, nil
 }
 

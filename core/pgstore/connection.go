@@ -120,7 +120,7 @@ func (q *sqlConnection) rollback() {
 
 var errDoCommits = errors.New("pgstore: Do commits the transaction when fn returns")
 
-// boundTx is the transaction of [Do] as fn has it: Do ends it.
+// boundTx is the transaction of [Do] as fn gets it. Do ends it.
 type boundTx struct {
 	conn   *pgx.Conn
 	own    pgx.Tx // pgx's own object for it, if it was needed
@@ -156,7 +156,7 @@ func (t *boundTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (t *boundTx) Commit(context.Context) error { return errors.Join(errDoCommits, t.err()) }
 
-// Rollback has Do roll back, when fn returns.
+// Rollback makes Do roll back when fn returns.
 func (t *boundTx) Rollback(context.Context) error {
 	if err := t.err(); err != nil {
 		return err
@@ -166,7 +166,9 @@ func (t *boundTx) Rollback(context.Context) error {
 	return nil
 }
 
-func (t *boundTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *boundTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource,
+) (int64, error) {
 	if t.over {
 		return 0, pgx.ErrTxClosed
 	}
@@ -218,7 +220,7 @@ func (t *boundTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 
 func (t *boundTx) Conn() *pgx.Conn { return t.conn }
 
-// closedBatch is what a transaction that is over returns.
+// closedBatch is the result of every call on a transaction that is over.
 type closedBatch struct {
 	pgx.BatchResults // nil: later releases of pgx have further methods
 }

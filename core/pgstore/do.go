@@ -19,11 +19,11 @@ import (
 )
 
 // Do runs fn exactly once in effect, and returns its value: fn's own or, with replayed true, that
-// of an earlier call. fn runs in a transaction of the database, and what it does there, the record
-// of the operation and its value are committed together. So no outcome is ever unknown: after a
-// crash of the process, or of the server, either all of it is there or nothing is, and the next
-// call returns the value or runs fn. What fn does elsewhere is not undone. [guard.Do] is for
-// effects in other places, and [Complete] for an attempt that middleware has begun.
+// of an earlier call. fn runs in a transaction of the database. Its effects there, the record of
+// the operation and its value are committed together. So no outcome is ever unknown: after a crash
+// of the process, or of the server, either all of it is there or nothing is, and the next call
+// returns the value or runs fn. Effects of fn elsewhere are not undone. [guard.Do] is for effects
+// in other places, and [Complete] for an attempt that middleware has begun.
 //
 // g is a guard on a [Store], and pool a pool of the same database, whose user has the rights of
 // [Grants]. It takes two round trips beside fn's: one begins the transaction and the operation, and
@@ -31,25 +31,29 @@ import (
 // Commit returns an error, and after its Rollback Do returns pgx.ErrTxCommitRollback.
 //
 // Another call for the operation waits, up to op.Wait, until the transaction has ended, and returns
-// the value or runs fn itself. After op.Wait, at once if that is zero, and if op.MaxWaiting calls of
-// this process wait for the operation already, it returns a *[guard.InFlightError]. A call that
-// waits holds no connection. The transaction has the isolation level that is the pool's default. If
-// the database cannot serialize it, or ends it because of a deadlock, Do runs fn again, in another
-// one, ten times at most.
+// the value or runs fn itself. A call that waits holds no connection. It returns a
+// *[guard.InFlightError] after op.Wait, at once if that is zero, and at once if op.MaxWaiting calls
+// of this process wait for the operation already.
 //
-// The value is kept as JSON, if that decodes to an equal value, as for guard.Do. Otherwise nothing is
-// committed, and the error matches [guard.ErrEncoding]; a T of which no value survives is refused with
-// it before fn runs. If the value is larger than the guard keeps ([guard.WithMaxResult]), this call
-// returns it, and later ones return a *[guard.NotRetainedError].
+// The transaction has the isolation level that is the pool's default. If the database cannot
+// serialize it, or ends it because of a deadlock, Do runs fn again, in another transaction, ten
+// times at most.
+//
+// The value is kept as JSON, if the JSON decodes to an equal value, as for guard.Do. Otherwise
+// nothing is committed, and the error matches [guard.ErrEncoding]; if no value of T survives, the
+// call is refused with it before fn runs. If the value is larger than the guard keeps
+// ([guard.WithMaxResult]), this call returns it, and later ones return a *[guard.NotRetainedError].
 //
 // If fn returns an error or panics, the transaction is rolled back, and the next call runs the
-// operation. Other errors are those of [guard.Guard.Begin], for which nothing has been done; one
-// that the commit has returned, for which everything was undone; and, if the commit gets no reply and
-// it is not certain within ten seconds whether it was, or will be, carried out, one that matches
-// store.ErrUnconfirmed: another call for the operation returns the value, or runs fn, when the
-// transaction has ended.
+// operation. Other errors are:
+//   - those of [guard.Guard.Begin]: nothing was done;
+//   - an error that the commit has returned: everything was undone;
+//   - one that matches store.ErrUnconfirmed, if the commit gets no reply, and ten seconds later it
+//     is not certain whether it was, or will be, carried out. Another call for the operation
+//     returns the value, or runs fn, when the transaction has ended.
 func Do[T any](
-	ctx context.Context, g *guard.Guard, op guard.Operation, pool *pgxpool.Pool, fn func(ctx context.Context, tx pgx.Tx) (T, error),
+	ctx context.Context, g *guard.Guard, op guard.Operation, pool *pgxpool.Pool,
+	fn func(ctx context.Context, tx pgx.Tx) (T, error),
 ) (value T, replayed bool, err error) {
 	if g == nil || pool == nil {
 		return value, false, errors.New("pgstore: Do: nil guard or pool")
@@ -63,7 +67,8 @@ func Do[T any](
 // DoSQL is [Do] with database/sql, and a driver for PostgreSQL. It takes two round trips more. fn
 // must not end the transaction: its effects would be committed without a record.
 func DoSQL[T any](
-	ctx context.Context, g *guard.Guard, op guard.Operation, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) (T, error),
+	ctx context.Context, g *guard.Guard, op guard.Operation, db *sql.DB,
+	fn func(ctx context.Context, tx *sql.Tx) (T, error),
 ) (value T, replayed bool, err error) {
 	if g == nil || db == nil {
 		return value, false, errors.New("pgstore: DoSQL: nil guard or database")
@@ -74,7 +79,7 @@ func DoSQL[T any](
 	})
 }
 
-// do is Do. connect returns a connection, and fn with its transaction.
+// do is Do. connect returns a connection, and fn bound to its transaction.
 func do[T any](
 	ctx context.Context, g *guard.Guard, op guard.Operation, connect func() (connection, func(context.Context) (T, error)),
 ) (value T, replayed bool, err error) {
@@ -96,7 +101,7 @@ func do[T any](
 }
 
 // recordExists is the code of the error of a transaction whose operation was begun in the store
-// meanwhile.
+// during it.
 const recordExists = "LK003"
 
 func doOnce[T any](

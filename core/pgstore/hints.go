@@ -40,24 +40,27 @@ func (m *keyMarks) set(key [16]byte, marked bool) {
 	}
 }
 
-// newestOf returns a search for the newest version of the row of a table with this id, given the place in
-// which it was last seen, or NULL.
+// newestOf returns a search for the newest version of the row of a table with this id. place is
+// where the row was last seen, or NULL.
 //
-// While a transaction is open that is older, such as a backup's, the server keeps all versions that
-// a row has had since, and a search by id = $1 passes them from the oldest to the newest: a hot row
-// would get slower with every change. A version that is not the newest one is not seen in its place,
-// but leads to the newest one. If it does not, since the server has removed it, the search goes through
-// the index, in which the versions stand in the order of their places: backward, since new ones are
-// often last, for which it has to be one of a range of ids.
+// While an older transaction is open, such as a backup's, the server keeps all versions that a row
+// has had since. A search by id = $1 visits them from the oldest to the newest, so that a hot row
+// would get slower with every change. So this search tries in turn:
+//   - the place itself;
+//   - the newest version that the place leads to: an older version is not visible there, but has
+//     the place of the next one, unless the server has removed it;
+//   - the index, backward. It has the versions in the order of their places, and new ones are often
+//     last. A backward search needs a range of ids.
 func newestOf(table, id, place string) string {
 	in := "(SELECT n.ctid FROM " + table + " n WHERE n.id = " + id + " AND n.ctid = "
-	return "(SELECT coalesce(" + in + place + "::tid), " + // a statement that waits for the row evaluates the subqueries of its own level all
+	// A statement that waits for the row evaluates all subqueries of its own level: hence the nesting.
+	return "(SELECT coalesce(" + in + place + "::tid), " +
 		in + "(SELECT lk.newest_place_1('" + table + "', " + place + "))), " +
 		"(SELECT n.ctid FROM " + table + " n WHERE n.id >= " + id + " AND n.id <= " + id + " ORDER BY n.id DESC LIMIT 1)))"
 }
 
-// rowPlaces remembers where the newest version of a key's row was when this process wrote it. It may
-// forget keys.
+// rowPlaces keeps the place of the newest version of a key's row at the time when this process
+// wrote it. It may forget keys.
 type rowPlaces [1024]rowPlace
 
 type rowPlace struct {
@@ -70,7 +73,7 @@ func (p *rowPlaces) of(key [16]byte) *rowPlace {
 	return &p[binary.BigEndian.Uint16(key[:])%uint16(len(p))]
 }
 
-// get returns the place of a key's row, and NULL for a key of which it does not know that it has one.
+// get returns the place of a key's row, or NULL if it has none for the key.
 func (p *rowPlaces) get(key [16]byte) pgtype.TID {
 	r := p.of(key)
 	r.mu.Lock()

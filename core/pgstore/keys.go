@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// digest returns what stands for these texts in the database, none of which can be taken for
-// another list of texts.
+// digest returns the digest that stands for a list of texts in the database. No other list of texts
+// has the same encoding.
 func (s *Store) digest(texts ...string) [16]byte {
 	var room [256]byte
 	b := room[:0]
@@ -46,7 +46,7 @@ func (k leaseKey) Name() string {
 	return string(text[:])
 }
 
-// shown returns what the database keeps of a key for listings: nothing if keys are secret.
+// shown returns a key as the database keeps it for listings: nothing if keys are secret.
 func (s *Store) shown(key string) []byte {
 	if len(s.config.secret) > 0 {
 		return nil

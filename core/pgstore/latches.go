@@ -26,7 +26,8 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		waiting []string
 	}
 	id, by := s.digest("latch", req.Name), s.digest("participant", req.Name, participant)
-	c, err := statement.Run(ctx, s.db, statement.Call{Operation: opLatch, Writes: true}, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
+	st := statement.Call{Operation: opLatch, Writes: true}
+	c, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
 		err = c.QueryRow(ctx, s.db.Text(`SELECT arrived, waiting FROM lk.count_down_latch_1($1, $2, $3, $4)`),
 			id, by, req.TTL.Microseconds(), store.MaxParticipants).Scan(&n.arrived, &n.waiting)
 		return n, err
@@ -41,20 +42,22 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 	return c.arrived, nil
 }
 
-// openPush is the push that tells that a latch has as many participants as somebody waits for.
+// openPush is the push for a latch that has as many participants as a waiter waits for.
 func openPush(id [16]byte) string { return "open " + hex.EncodeToString(id[:]) }
 
 // InspectLatch implements store.Latches: one statement.
 func (s *Store) InspectLatch(ctx context.Context, req store.LatchRequest) (int, error) {
 	id := s.digest("latch", req.Name)
-	return s.arrived(ctx, opInspect, `SELECT coalesce(max(arrived), 0) FROM lk.latches WHERE id = $1 AND ends > lk.now_us()`, id)
+	return s.arrived(ctx, opInspect,
+		`SELECT coalesce(max(arrived), 0) FROM lk.latches WHERE id = $1 AND ends > lk.now_us()`, id)
 }
 
 // AwaitLatch implements store.Latches. It waits for a push, and checks every three seconds.
 func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	id := s.digest("latch", req.Name)
 	return s.waiting.AwaitPush(ctx, openPush(id), func(bool) (bool, time.Duration, error) {
-		n, err := s.arrived(ctx, opLatch, `SELECT lk.await_latch_1($1, $2, $3, $4)`, id, req.Count, s.db.Inbox(), waiting.NoticeLife.Microseconds())
+		n, err := s.arrived(ctx, opLatch, `SELECT lk.await_latch_1($1, $2, $3, $4)`,
+			id, req.Count, s.db.Inbox(), waiting.NoticeLife.Microseconds())
 		return n >= req.Count, 0, err
 	})
 }

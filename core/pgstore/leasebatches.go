@@ -14,12 +14,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// leaseBatch is how many leases share a statement.
+// leaseBatch is the largest number of leases in one statement.
 const leaseBatch = 100
 
-// eachBatch calls do for the numbers from 0 to n-1, up to leaseBatch at a time, in their order. Then it
-// calls do for each of those that do has returned, alone and at the same time: their keys were locked by
-// other transactions, for which the rest does not wait. It returns the errors.
+// eachBatch calls do for the numbers from 0 to n-1, up to leaseBatch at a time, in their order. do
+// returns the numbers whose keys were locked by other transactions, for which the rest does not
+// wait. eachBatch then calls do for each of these alone, all at the same time. It returns the
+// errors.
 func eachBatch(n int, do func(numbers []int) (locked []int, err error)) error {
 	all := make([]int, n)
 	for i := range all {
@@ -55,10 +56,12 @@ type batchReply[T any] struct {
 	next   int64
 }
 
-// runBatch runs a statement that takes several steps. Each row has the step's number from 1 on, its
-// result, and its pushes.
-func runBatch[T any](ctx context.Context, s *Store, op statement.Operation, sql string, args ...any) ([]batchReply[T], error) {
-	// A release that is repeated has to say so: its caller repeats it.
+// runBatch runs a statement that takes several steps. Each row has the step's number, from 1 on,
+// its result, and its pushes.
+func runBatch[T any](
+	ctx context.Context, s *Store, op statement.Operation, sql string, args ...any,
+) ([]batchReply[T], error) {
+	// A repeated release has to be marked as such, so its caller repeats it.
 	st := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true, Once: op == opReleaseLeases}
 	if op == opBeat {
 		st.Urgency = batch.Ordinary
@@ -103,8 +106,8 @@ func (s *Store) leaseArgs(refs []store.LeaseRef, numbers []int) (a leaseArgs) {
 	return a
 }
 
-// tombstone returns the name and the key if a release has to leave a tombstone, which may be all that
-// the database has of the key.
+// tombstone returns the name and the key if a release has to leave a tombstone. The database may
+// have no other record of the key.
 func (s *Store) tombstone(ref *store.LeaseRef) (name, key []byte) {
 	if !s.waiting.MayArrive(ref.ID) {
 		return nil, nil
@@ -117,7 +120,8 @@ func (s *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool,
 	held := make([]bool, len(refs))
 	err := eachBatch(len(refs), func(numbers []int) (locked []int, err error) {
 		a := s.leaseArgs(refs, numbers)
-		replies, err := runBatch[bool](ctx, s, opRenewLeases, "SELECT number, held, 0::bigint, pushes FROM lk.renew_leases_1($1, $2, $3, $4, $5, $6)",
+		replies, err := runBatch[bool](ctx, s, opRenewLeases,
+			"SELECT number, held, 0::bigint, pushes FROM lk.renew_leases_1($1, $2, $3, $4, $5, $6)",
 			s.db.Inbox(), waiting.Elapsed(), a.keys, a.ids, a.fences, a.ttls)
 		for _, r := range replies {
 			if i := numbers[r.number-1]; r.value == nil {
@@ -131,8 +135,8 @@ func (s *Store) RenewLeases(ctx context.Context, refs []store.LeaseRef) ([]bool,
 	return held, err
 }
 
-// ReleaseLeases implements store.Leases: one statement for one lease without waiters, up to two for
-// another, and one for each hundred of many.
+// ReleaseLeases implements store.Leases. It takes one statement for one lease without waiters, up
+// to two for one with waiters, and one for each hundred of many.
 func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	outcomes := make([]store.ReleaseOutcome, len(refs))
 	done := func(i int, outcome string) {
@@ -182,10 +186,13 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 	})
 }
 
-func (s *Store) releaseStep(ctx context.Context, c *pgx.Conn, ref *store.LeaseRef, key leaseKey, name, text []byte) (outcome string, err error) {
+func (s *Store) releaseStep(
+	ctx context.Context, c *pgx.Conn, ref *store.LeaseRef, key leaseKey, name, text []byte,
+) (outcome string, err error) {
 	at := s.rows.get(key)
 	var pushes []string
-	err = c.QueryRow(ctx, s.db.Text(releaseStep), key, s.db.Inbox(), waiting.Elapsed(), ref.ID, ref.Fence, name, text, ref.Repeated || statement.IsRepeat(ctx), at).
+	err = c.QueryRow(ctx, s.db.Text(releaseStep), key, s.db.Inbox(), waiting.Elapsed(),
+		ref.ID, ref.Fence, name, text, ref.Repeated || statement.IsRepeat(ctx), at).
 		Scan(&outcome, &pushes, &at)
 	if err == nil {
 		if at.Valid {
@@ -210,9 +217,11 @@ func (s *Store) beat(due []*waiting.Key[leaseKey]) {
 	s.beatEach(again, s.waiting.Resets)
 }
 
-// beatEach sends heartbeats. It returns the keys of which the store knows requests that the process
-// does not.
-func (s *Store) beatEach(due []*waiting.Key[leaseKey], resets func(*waiting.Key[leaseKey]) bool) (surplus []*waiting.Key[leaseKey]) {
+// beatEach sends heartbeats. It returns the keys for which the database has requests that the
+// process does not have.
+func (s *Store) beatEach(
+	due []*waiting.Key[leaseKey], resets func(*waiting.Key[leaseKey]) bool,
+) (surplus []*waiting.Key[leaseKey]) {
 	var mu sync.Mutex // guards surplus
 	_ = eachBatch(len(due), func(numbers []int) (locked []int, err error) {
 		var keys []leaseKey
@@ -220,7 +229,8 @@ func (s *Store) beatEach(due []*waiting.Key[leaseKey], resets func(*waiting.Key[
 		for _, i := range numbers {
 			keys, reset = append(keys, due[i].Record), append(reset, resets(due[i]))
 		}
-		replies, err := runBatch[int64](s.db.Life(), s, opBeat, "SELECT number, waiting, next, pushes FROM lk.beat_leases_1($1, $2, $3, $4, $5)",
+		replies, err := runBatch[int64](s.db.Life(), s, opBeat,
+			"SELECT number, waiting, next, pushes FROM lk.beat_leases_1($1, $2, $3, $4, $5)",
 			s.db.Inbox(), waiting.Elapsed(), s.waiting.DeadAfter().Microseconds(), keys, reset)
 		if err != nil {
 			for _, i := range numbers {

@@ -12,13 +12,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// listPage is how many keys are listed together.
+// listPage is the number of keys that are listed together.
 const listPage = 500
 
 // InspectLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	id := s.leaseKey(name, key)
-	states, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading}, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
+	st := statement.Call{Operation: opInspect, Urgency: batch.Reading}
+	states, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
 		return s.inspect(ctx, c, []leaseKey{id})
 	})
 	state := store.LeaseState{}
@@ -29,9 +30,10 @@ func (s *Store) InspectLease(ctx context.Context, name, key string) (store.Lease
 	return state, err
 }
 
-// inspect returns the states of those keys that the database has.
+// inspect returns the states of the keys that the database has.
 func (s *Store) inspect(ctx context.Context, c *pgx.Conn, keys []leaseKey) (states []store.LeaseState, err error) {
-	rows, err := c.Query(ctx, s.db.Text(`SELECT lease, kind, key, first, last, weight, reserve, coalesce(label, ''), age, remaining
+	rows, err := c.Query(ctx, s.db.Text(`SELECT
+			lease, kind, key, first, last, weight, reserve, coalesce(label, ''), age, remaining
 		FROM lk.inspect_leases_1($1, $2)`), keys, store.MaxListed)
 	if err != nil {
 		return nil, err
@@ -44,7 +46,8 @@ func (s *Store) inspect(ctx context.Context, c *pgx.Conn, keys []leaseKey) (stat
 		first, last, weight, age, remaining int64
 		reserve                             int
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &kind, &key, &first, &last, &weight, &reserve, &label, &age, &remaining}, func() error {
+	into := []any{&id, &kind, &key, &first, &last, &weight, &reserve, &label, &age, &remaining}
+	_, err = pgx.ForEachRow(rows, into, func() error {
 		if kind == "key" {
 			shown := string(key)
 			if key == nil { // it is secret
@@ -57,10 +60,13 @@ func (s *Store) inspect(ctx context.Context, c *pgx.Conn, keys []leaseKey) (stat
 		state := &states[numbers[id]]
 		if kind == "hold" {
 			state.Holders = append(state.Holders, store.LeaseHolder{
-				Fence: first, LastFence: last, Weight: int(weight), Label: string(label), Age: micros(age), Remaining: micros(remaining),
+				Fence: first, LastFence: last, Weight: int(weight), Label: string(label),
+				Age: micros(age), Remaining: micros(remaining),
 			})
 		} else {
-			state.Waiters = append(state.Waiters, store.LeaseWaiter{Weight: int(weight), Reserve: reserve, Label: string(label), Age: micros(age)})
+			state.Waiters = append(state.Waiters, store.LeaseWaiter{
+				Weight: int(weight), Reserve: reserve, Label: string(label), Age: micros(age),
+			})
 		}
 		return nil
 	})
@@ -79,7 +85,10 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 	return func(yield func(store.LeaseState, error) bool) {
 		for after := new(leaseKey); after != nil; {
 			from := *after
-			p, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading}, func(ctx context.Context, c *pgx.Conn) (page, error) { return s.page(ctx, c, name, from) })
+			st := statement.Call{Operation: opInspect, Urgency: batch.Reading}
+			p, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (page, error) {
+				return s.page(ctx, c, name, from)
+			})
 			if err != nil {
 				yield(store.LeaseState{}, err)
 				return

@@ -18,8 +18,8 @@ var _ store.Leases = (*Store)(nil)
 // leases is the part of a Store that is about leases.
 type leases struct {
 	waiting *waiting.Process[leaseKey]
-	// Keys that were found to have waiters, or several holds: a step of one is left to the server's
-	// function at once.
+	// busy marks keys that were found to have waiters, or several holds. A step of such a key is left
+	// to the server's function at once.
 	busy keyMarks
 	rows rowPlaces
 	free freeLeases
@@ -53,14 +53,17 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 }
 
 // acquireLease requests a lease, or asks for it again.
-func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key leaseKey) (reply waiting.Reply, err error) {
+func (s *Store) acquireLease(
+	ctx context.Context, req store.LeaseRequest, key leaseKey,
+) (reply waiting.Reply, err error) {
 	req.Fences = min(max(req.Fences, 1), store.MaxFences)
 	made := false
 	if req.Place == 0 && !s.busy.has(key) {
 		reply, made, _, err = s.free.acquires.do(ctx, &req, key)
 	}
 	if !made && err == nil {
-		reply, err = statement.Run(ctx, s.db, statement.Call{Operation: opAcquireLease, Writes: true}, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
+		st := statement.Call{Operation: opAcquireLease, Writes: true}
+		reply, err = statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
 			return s.acquireStep(ctx, c, &req, key)
 		})
 	}
@@ -70,12 +73,16 @@ func (s *Store) acquireLease(ctx context.Context, req store.LeaseRequest, key le
 	return reply, err
 }
 
-const acquireStep = `SELECT outcome, coalesce(first, 0), coalesce(last, 0), coalesce(place, 0), coalesce(lasts, 0), coalesce(repeated, false),
+const acquireStep = `SELECT
+  outcome, coalesce(first, 0), coalesce(last, 0), coalesce(place, 0), coalesce(lasts, 0), coalesce(repeated, false),
   coalesce(label, ''), coalesce(remaining, 0), coalesce(used, 0), coalesce(waiting, 0), coalesce(next, 0), pushes, at
-FROM lk.step_lease_1('acquire', $1, $2, $3, $4, my_ttl => $5, my_weight => $6, my_room => $7, my_reserve => $8, my_fences => $9, my_label => $10,
+FROM lk.step_lease_1('acquire', $1, $2, $3, $4,
+  my_ttl => $5, my_weight => $6, my_room => $7, my_reserve => $8, my_fences => $9, my_label => $10,
   my_place => $11, my_queue => $12, most => $13, my_span => $14, my_name => $15, my_text => $16, my_at => $17)`
 
-func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey) (r waiting.Reply, err error) {
+func (s *Store) acquireStep(
+	ctx context.Context, c *pgx.Conn, req *store.LeaseRequest, key leaseKey,
+) (r waiting.Reply, err error) {
 	if statement.IsRepeat(ctx) { // the statement that was sent before may come later
 		s.waiting.Late(req.ID)
 	}
@@ -87,18 +94,22 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 	)
 	at := s.rows.get(key)
 	r.Sent = time.Now()
-	err = c.QueryRow(ctx, s.db.Text(acquireStep), key, s.db.Inbox(), waiting.Elapsed(), req.ID, req.TTL.Microseconds(), req.Weight,
-		int64(req.Capacity-req.Reserve), req.Reserve, req.Fences, []byte(req.Label), req.Place, req.Queue, req.MaxWaiting,
+	err = c.QueryRow(ctx, s.db.Text(acquireStep), key, s.db.Inbox(), waiting.Elapsed(),
+		req.ID, req.TTL.Microseconds(), req.Weight, int64(req.Capacity-req.Reserve), req.Reserve, req.Fences,
+		[]byte(req.Label), req.Place, req.Queue, req.MaxWaiting,
 		s.waiting.DeadAfter().Microseconds(), []byte(req.Name), s.shown(req.Key), at).
-		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated, &label, &remaining, &in, &many, &next, &pushes, &at)
+		Scan(&outcome, &r.Fence, &r.LastFence, &r.Place, &lasts, &r.Repeated,
+			&label, &remaining, &in, &many, &next, &pushes, &at)
 	if err != nil {
 		return r, err
 	}
 	s.rows.set(key, at)
 	s.busy.set(key, outcome != "granted")
 	s.db.Deliver(pushes)
-	r.Outcome = map[string]store.AcquireOutcome{"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
-		"taken": store.Taken, "full": store.Taken}[outcome]
+	r.Outcome = map[string]store.AcquireOutcome{
+		"granted": store.Granted, "queued": store.Queued, "withdrawn": store.Withdrawn,
+		"taken": store.Taken, "full": store.Taken,
+	}[outcome]
 	r.QueueFull = outcome == "full"
 	r.TTL, r.Holder, r.Remaining, r.Next = micros(lasts), string(label), micros(remaining), micros(next)
 	r.InUse, r.Waiting = int(in), int(many)
@@ -109,18 +120,21 @@ func (s *Store) acquireStep(ctx context.Context, c *pgx.Conn, req *store.LeaseRe
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	return s.stepOf(ctx, opReleaseLeases,
 		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('downgrade', $1, $2, $3, $4, $5, my_ttl => $6, my_weight => $7)",
-		s.leaseKey(ref.Name, ref.Key), s.db.Inbox(), waiting.Elapsed(), ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
+		s.leaseKey(ref.Name, ref.Key), s.db.Inbox(), waiting.Elapsed(),
+		ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
 }
 
 // RevokeLease implements store.Leases: one statement. The holder gets a push.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
-	return s.stepOf(ctx, opReleaseLeases, "SELECT outcome = 'yes', pushes FROM lk.step_lease_1('revoke', $1, $2, $3, my_fence => $4)",
+	return s.stepOf(ctx, opReleaseLeases,
+		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('revoke', $1, $2, $3, my_fence => $4)",
 		s.leaseKey(name, key), s.db.Inbox(), waiting.Elapsed(), fence)
 }
 
 // stepOf takes a step that reports whether it was taken.
 func (s *Store) stepOf(ctx context.Context, op statement.Operation, sql string, args ...any) (bool, error) {
-	return statement.Run(ctx, s.db, statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true}, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
+	st := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true}
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
 		var pushes []string
 		if err = c.QueryRow(ctx, s.db.Text(sql), args...).Scan(&done, &pushes); err == nil {
 			s.db.Deliver(pushes)
@@ -136,7 +150,8 @@ const verifyLease = `SELECT
 // VerifyLease implements store.Leases: one statement, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
-	return statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Brief: true}, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
+	st := statement.Call{Operation: opInspect, Brief: true}
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
 		err = c.QueryRow(ctx, s.db.Text(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
 		return held, err
 	})

@@ -11,10 +11,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
 )
 
-// leaseStatements is how many are in flight before others are batched: more of them commit no faster.
+// leaseStatements is the number of statements in flight from which callers are batched. More
+// statements commit no faster.
 const leaseStatements = 4
 
-// sharing has callers share a statement about leases while others are in flight.
+// sharing makes callers share a statement about leases while others are in flight.
 type sharing[Q, R any] struct {
 	store   *Store
 	step    statement.Call
@@ -24,10 +25,10 @@ type sharing[Q, R any] struct {
 	spare   sync.Pool // of *sharer[Q, R]
 
 	mu   sync.Mutex
-	keys map[leaseKey]struct{} // of what is asked for
+	keys map[leaseKey]struct{} // of the requests in flight
 }
 
-// sharer is what a caller has in a statement.
+// sharer is a caller's part of a statement.
 type sharer[Q, R any] struct {
 	batch.Queued
 	asked *Q
@@ -40,8 +41,8 @@ type sharer[Q, R any] struct {
 // Work implements batch.Request.
 func (*sharer[Q, R]) Work() int { return 1 }
 
-// share returns a sharing. alone does what is asked for; many does what it can of it, each for another
-// key.
+// share returns a sharing. alone carries out one request. many carries out the requests that it
+// can, each for another key.
 func share[Q, R any](
 	s *Store, st statement.Call, alone func(context.Context, *pgx.Conn, *Q, leaseKey) (R, error),
 	many func(context.Context, *pgx.Conn, []*sharer[Q, R]) (map[leaseKey]R, error),
@@ -54,9 +55,9 @@ func share[Q, R any](
 	return f
 }
 
-// do does what is asked for. Without an error it may be left to the caller, since another caller asks for
-// the same key, or others had a part in the statement: made is false then, and maybe says whether it may
-// have been made all the same.
+// do carries out a request. Without an error, made is false if the request is left to the caller:
+// another caller asks for the same key, or the request shared a statement that did not carry it
+// out. maybe then reports whether it may have been carried out all the same.
 func (f *sharing[Q, R]) do(ctx context.Context, asked *Q, key leaseKey) (reply R, made, maybe bool, err error) {
 	if !f.begin(key) {
 		return reply, false, false, nil
@@ -97,7 +98,9 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 	if len(all) == 1 {
 		q := all[0]
 		var err error
-		q.reply, err = statement.Run(ctx, f.store.db, f.step, func(ctx context.Context, c *pgx.Conn) (R, error) { return f.alone(ctx, c, q.asked, q.key) })
+		q.reply, err = statement.Run(ctx, f.store.db, f.step, func(ctx context.Context, c *pgx.Conn) (R, error) {
+			return f.alone(ctx, c, q.asked, q.key)
+		})
 		q.made = err == nil
 		q.Finish(err)
 		return q.made

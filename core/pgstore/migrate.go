@@ -25,7 +25,7 @@ const (
 	oldest = 14
 	// schemaVersion is the version of the schema that this release makes, and needs.
 	schemaVersion = 1
-	// compatibleWith is the version that the oldest release needs which works with this schema.
+	// compatibleWith is the schema version of the oldest release that works with this schema.
 	compatibleWith = 1
 	// migrationLock is the key of the advisory lock of migrations: "lockkeep" in ASCII.
 	migrationLock = 0x6c6f636b6b656570
@@ -38,9 +38,10 @@ type Beginner interface {
 
 // Migrate creates the tables and functions of the store in their schema, or brings them to this
 // release's version, in one transaction. It needs the right to create the schema, or to create in
-// it. Of the options only [WithSchema] and [LoggedBuckets] count. It may be called by every process
-// at its start: one that finds the schema as new as itself, or newer, changes nothing. Processes of
-// the release before can go on working beside those of this one.
+// it. The only options that count are [WithSchema] and [LoggedBuckets].
+//
+// Every process may call it at its start. It changes nothing if the schema is of this release's
+// version, or newer. Processes of the release before may go on beside processes of this one.
 func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	of, err := schemaOf(opts)
 	if err != nil {
@@ -56,7 +57,8 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	case statement.IsReadOnly(err):
 		return fmt.Errorf("pgstore: Migrate: %w", statement.Explain(err, false))
 	case statement.IsCode(err, "42501"):
-		return fmt.Errorf("pgstore: Migrate: %w: it needs the right to create; or have the administrator run what pgstore.Schema returns", err)
+		return fmt.Errorf("pgstore: Migrate: %w: it needs the right to create; "+
+			"or have the administrator run what pgstore.Schema returns", err)
 	case err != nil:
 		return fmt.Errorf("pgstore: Migrate: %w", err)
 	}
@@ -71,7 +73,8 @@ func migrate(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var logged bool
-	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass", statement.Quoted(of.schema)+".buckets").Scan(&logged)
+	err := tx.QueryRow(ctx, "SELECT relpersistence = 'p' FROM pg_class WHERE oid = $1::regclass",
+		statement.Quoted(of.schema)+".buckets").Scan(&logged)
 	if err == nil && !logged {
 		_, err = tx.Exec(ctx, statement.InSchema(of.schema, "ALTER TABLE lk.buckets SET LOGGED"))
 	}
@@ -79,7 +82,8 @@ func migrate(ctx context.Context, tx pgx.Tx, of config) error {
 }
 
 func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
-	// With one snapshot for all statements, it would not see what another migration has just made.
+	// With one snapshot for all statements, the transaction would not see the result of a migration
+	// that was committed after its beginning.
 	var isolation string
 	var number int
 	if err := tx.QueryRow(ctx, "SHOW transaction_isolation").Scan(&isolation); err != nil {
@@ -100,7 +104,8 @@ func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
 		return err
 	}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", statement.Quoted(of.schema)+".schema_version").Scan(&exists); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", statement.Quoted(of.schema)+".schema_version").
+		Scan(&exists); err != nil {
 		return err
 	}
 	if exists {
@@ -110,7 +115,7 @@ func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
 			return err
 		}
 	}
-	// The client sends a text with several statements in the first two only.
+	// pgx sends a text with several statements only with the first two settings.
 	for _, setting := range []string{"standard_conforming_strings = on", "client_encoding = 'UTF8'", "lock_timeout = 0"} {
 		if _, err := tx.Exec(ctx, "SET LOCAL "+setting); err != nil {
 			return err
@@ -120,9 +125,9 @@ func migrateTables(ctx context.Context, tx pgx.Tx, of config) error {
 	return err
 }
 
-// Schema returns the statements that Migrate runs, for those who run them otherwise: in one
-// transaction. Of the options only [WithSchema] and [LoggedBuckets] count; it panics if the schema's
-// name is not valid.
+// Schema returns the statements of Migrate, to be run by other means in one transaction. The only
+// options that count are [WithSchema] and [LoggedBuckets]. It panics if the schema's name is not
+// valid.
 func Schema(opts ...Option) string {
 	of, err := schemaOf(opts)
 	if err != nil {
@@ -131,9 +136,9 @@ func Schema(opts ...Option) string {
 	return schemaText(of)
 }
 
-// Grants returns the statements that give a role the rights that a store's user needs, for an owner
-// of the schema to run after Migrate: each migration may make further tables. Of the options only
-// [WithSchema] counts; it panics if that is not valid.
+// Grants returns the statements that give a role the rights of a store's user. An owner of the
+// schema runs them after each Migrate, since a migration may make further tables. The only option
+// that counts is [WithSchema]. It panics if the schema's name is not valid.
 func Grants(role string, opts ...Option) string {
 	of, err := schemaOf(opts)
 	if err != nil {
@@ -162,7 +167,8 @@ func schemaText(of config) string {
 		}
 	}
 	fmt.Fprintf(&text, "INSERT INTO lk.schema_version AS v (version, compatible) VALUES (%d, %d)\n"+
-		"  ON CONFLICT (single) DO UPDATE SET version = excluded.version, compatible = excluded.compatible;\n", schemaVersion, compatibleWith)
+		"  ON CONFLICT (single) DO UPDATE SET version = excluded.version, compatible = excluded.compatible;\n",
+		schemaVersion, compatibleWith)
 	if of.loggedBuckets {
 		text.WriteString("ALTER TABLE lk.buckets SET LOGGED;\n")
 	}
@@ -173,7 +179,8 @@ func schemaText(of config) string {
 func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 	var number int
 	var isolation string
-	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").
+	if err := c.QueryRow(ctx,
+		"SELECT current_setting('server_version_num')::int, current_setting('transaction_isolation')").
 		Scan(&number, &isolation); err != nil {
 		return err
 	}
@@ -181,10 +188,12 @@ func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 	case number < s.config.oldest*10000:
 		return tooOld(number, s.config.oldest)
 	case isolation != "read committed":
-		return statement.WrongServer("transactions of this connection are %s: set default_transaction_isolation to 'read committed' for the store's user (ALTER ROLE)", isolation)
+		return statement.WrongServer("transactions of this connection are %s: set default_transaction_isolation "+
+			"to 'read committed' for the store's user (ALTER ROLE)", isolation)
 	}
 	var version, compatible int
-	err := c.QueryRow(ctx, s.db.Text("SELECT version, compatible FROM lk.schema_version WHERE single")).Scan(&version, &compatible)
+	err := c.QueryRow(ctx, s.db.Text("SELECT version, compatible FROM lk.schema_version WHERE single")).
+		Scan(&version, &compatible)
 	var answer *pgconn.PgError
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -194,9 +203,12 @@ func (s *Store) checkServer(ctx context.Context, c *pgx.Conn) error {
 	case err != nil:
 		return err
 	case version < schemaVersion:
-		return statement.WrongServer("schema %s is of version %d, and this release needs %d: %s", s.config.schema, version, schemaVersion, statement.MigrateAdvice)
+		return statement.WrongServer("schema %s is of version %d, and this release needs %d: %s",
+			s.config.schema, version, schemaVersion, statement.MigrateAdvice)
 	case compatible > schemaVersion:
-		return statement.WrongServer("schema %s is of version %d, which this release (%d) does not know: use a newer release", s.config.schema, version, schemaVersion)
+		return statement.WrongServer(
+			"schema %s is of version %d, which this release (%d) does not know: use a newer release",
+			s.config.schema, version, schemaVersion)
 	}
 	return nil
 }

@@ -15,14 +15,17 @@ var (
 	opBeginOperation  = statement.Operation{Name: "begin_operation"}
 	opSettleOperation = statement.Operation{Name: "settle_operation"} // or abandon, or mark
 	opRenewOperations = statement.Operation{Name: "renew_operations", Share: statement.RenewalShare}
-	opAcquireLease    = statement.Operation{Name: "acquire_lease"}                                 // also repeated by a waiter
-	opReleaseLeases   = statement.Operation{Name: "release_leases", Share: statement.ReleaseShare} // or downgrade, or revoke
-	opRenewLeases     = statement.Operation{Name: "renew_leases", Share: statement.RenewalShare}
-	opBeat            = statement.Operation{Name: "beat", Share: statement.RenewalShare} // of waiters
-	opLatch           = statement.Operation{Name: "latch"}
-	opInspect         = statement.Operation{Name: "inspect"}
+	opAcquireLease    = statement.Operation{Name: "acquire_lease"} // also repeated by a waiter
+	// opReleaseLeases is for releases, downgrades and revocations.
+	opReleaseLeases = statement.Operation{Name: "release_leases", Share: statement.ReleaseShare}
+	opRenewLeases   = statement.Operation{Name: "renew_leases", Share: statement.RenewalShare}
+	opBeat          = statement.Operation{Name: "beat", Share: statement.RenewalShare} // of waiters
+	opLatch         = statement.Operation{Name: "latch"}
+	opInspect       = statement.Operation{Name: "inspect"}
 )
 
 var operations = []statement.Operation{
-	opPing, opSweep, opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect,
+	opPing, opSweep, opTakeTokens, opHoldTokens, opResetTokens,
+	opBeginOperation, opSettleOperation, opRenewOperations,
+	opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect,
 }

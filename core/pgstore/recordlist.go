@@ -13,15 +13,18 @@ import (
 )
 
 // recordSQL returns records as an operator sees them.
-const recordSQL = `SELECT id, scope, state::text, number, CASE WHEN prior THEN 'M' ELSE effects::text END, greatest(at - created, 0),
-  greatest(at - changed, 0),
-  lk.left_1(o, at), expires - at, status, CASE WHEN state = 'C' THEN coalesce(octet_length(data), 0) ELSE 0 END, changed || owner, holder,
+const recordSQL = `SELECT id, scope, state::text, number, CASE WHEN prior THEN 'M' ELSE effects::text END,
+  greatest(at - created, 0), greatest(at - changed, 0), lk.left_1(o, at), expires - at, status,
+  CASE WHEN state = 'C' THEN coalesce(octet_length(data), 0) ELSE 0 END, changed || owner, holder,
   (SELECT array_agg(s.name ORDER BY s.place) FROM lk.operation_steps s WHERE s.id = o.id AND o.steps > 0)
 FROM lk.now_us() at, lk.operations o WHERE state <> 'A' AND expires > at`
 
 // InspectOperation implements store.Records: one statement, which changes nothing.
-func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
-	records, err := s.records(ctx, flowOf(&ref), ref.Guard, recordSQL+" AND id = $1 AND guard = $2 AND scope = $3", ref.ID, ref.Guard, ref.Scope)
+func (s *Store) InspectOperation(
+	ctx context.Context, ref store.OperationRef,
+) (record store.OperationRecord, found bool, err error) {
+	records, err := s.records(ctx, flowOf(&ref), ref.Guard,
+		recordSQL+" AND id = $1 AND guard = $2 AND scope = $3", ref.ID, ref.Guard, ref.Scope)
 	if err != nil || len(records) == 0 {
 		return record, false, err
 	}
@@ -30,7 +33,8 @@ func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (r
 
 // records runs a statement that begins with recordSQL.
 func (s *Store) records(ctx context.Context, flow, guard, text string, args ...any) ([]store.OperationRecord, error) {
-	return statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: flow}, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
+	st := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: flow}
+	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
 		rows, err := c.Query(ctx, s.db.Text(text), args...)
 		if err != nil {
 			return nil, err
@@ -42,8 +46,8 @@ func (s *Store) records(ctx context.Context, flow, guard, text string, args ...a
 				holder                       []byte
 				steps                        [][]byte
 			)
-			err = row.Scan(&r.ID, &r.Scope, &state, &r.Number, &dirty, &age, &changed, &lease, &expires, &r.Status, &r.Bytes, &r.Version,
-				&holder, &steps)
+			err = row.Scan(&r.ID, &r.Scope, &state, &r.Number, &dirty, &age, &changed, &lease, &expires,
+				&r.Status, &r.Bytes, &r.Version, &holder, &steps)
 			r.Guard, r.State, r.Effects, r.Holder = guard, states[state], effects[dirty], string(holder)
 			r.Age, r.Changed, r.Lease, r.Expires = micros(age), micros(changed), micros(lease), micros(expires)
 			for _, name := range steps {
@@ -54,20 +58,23 @@ func (s *Store) records(ctx context.Context, flow, guard, text string, args ...a
 	})
 }
 
-// pagesListed is how many pages of the table a listing reads at a time.
+// pagesListed is the number of pages of the table that a listing reads at a time.
 const pagesListed = 1024
 
-// ListUnresolved implements store.Records: it reads the whole table, 8 MiB at a time, since an
-// index of what is unresolved would make every settlement dearer.
+// ListUnresolved implements store.Records. It reads the whole table, 8 MiB at a time, since an
+// index of unresolved records would make every settlement dearer.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
-		pages, err := statement.Run(ctx, s.db, statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: guard}, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
-			err = c.QueryRow(ctx, s.db.Text("SELECT pg_relation_size('lk.operations') / current_setting('block_size')::int")).Scan(&pages)
+		st := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: guard}
+		pages, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
+			err = c.QueryRow(ctx,
+				s.db.Text("SELECT pg_relation_size('lk.operations') / current_setting('block_size')::int")).Scan(&pages)
 			return pages, err
 		})
 		for from := int64(0); from < pages && err == nil; from += pagesListed {
 			var records []store.OperationRecord
-			records, err = s.records(ctx, guard, guard, recordSQL+` AND guard = $1 AND o.ctid >= $2::text::tid AND o.ctid < $3::text::tid
+			records, err = s.records(ctx, guard, guard,
+				recordSQL+` AND guard = $1 AND o.ctid >= $2::text::tid AND o.ctid < $3::text::tid
 				AND (state = 'U' OR state IN ('F', 'R') AND lk.left_1(o, at) = 0 AND (effects <> 'N' OR prior))`,
 				guard, fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", from+pagesListed))
 			for _, r := range records {
@@ -82,7 +89,8 @@ func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[stor
 	}
 }
 
-const resolveSQL = `SELECT outcome, waiting FROM lk.resolve_operation_1($1, $2, $3, $4, $5, $6::text::"char", $7::smallint, $8, $9)`
+const resolveSQL = `SELECT outcome, waiting
+FROM lk.resolve_operation_1($1, $2, $3, $4, $5, $6::text::"char", $7::smallint, $8, $9)`
 
 // ResolveOperation implements store.Records: one statement.
 func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
@@ -97,7 +105,9 @@ func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) 
 		outcome string
 		waiting []string
 	}
-	st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&req.OperationRef)}
+	st := statement.Call{
+		Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&req.OperationRef),
+	}
 	r, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (r resolved, err error) {
 		err = c.QueryRow(ctx, s.db.Text(resolveSQL),
 			req.ID, req.Guard, req.Scope, req.Owner, req.Version, letter, req.Status, req.Data, req.Retention.Microseconds()).

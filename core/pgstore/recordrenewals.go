@@ -11,21 +11,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxRenewals is how many leases of attempts one statement renews.
+// maxRenewals is the largest number of attempts whose leases one statement renews.
 const maxRenewals = 100
 
 // renewSQL locks the records in the order of their IDs, so that two processes do not wait for each
-// other, and leaves out one that another transaction has: such as that of [Complete], which would
-// hold up all others. It leaves out as well what is to be counted in another slice.
+// other. It leaves out:
+//   - a record that another transaction has locked, such as that of [Complete]: it would delay all
+//     others;
+//   - a record that is to be counted in another slice.
 const renewSQL = `WITH mine AS (
   SELECT o.id, r.lease, r.retention FROM lk.operations o
-  JOIN unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS r(id, owner, lease, retention) ON o.id = r.id AND o.owner = r.owner
+  JOIN unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS r(id, owner, lease, retention)
+    ON o.id = r.id AND o.owner = r.owner
   WHERE o.state IN ('F', 'R') ORDER BY o.id FOR UPDATE OF o SKIP LOCKED)
-UPDATE lk.operations o SET lease_ends = at + mine.lease, lease = mine.lease, expires = greatest(o.expires, at + mine.retention)
+UPDATE lk.operations o SET
+  lease_ends = at + mine.lease, lease = mine.lease, expires = greatest(o.expires, at + mine.retention)
 FROM lk.now_us() at, mine WHERE o.id = mine.id AND o.expires > at AND o.slice >= at + mine.retention RETURNING o.id`
 
-// RenewOperations implements store.Records: one statement for each hundred, and one more for each
-// attempt that has lost its record, or whose record is counted in another slice from now on.
+// RenewOperations implements store.Records. It takes one statement for each hundred, and one more
+// for each attempt that has lost its record, or whose record is counted in another slice from now
+// on.
 func (s *Store) RenewOperations(ctx context.Context, reqs []store.RenewRequest) ([]bool, error) {
 	owned := make([]bool, len(reqs))
 	var failed error

@@ -10,13 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// maxInboxes is how many processes are told of the end of an attempt. Others check.
+// maxInboxes is the largest number of processes that get a push at the end of an attempt. Others
+// check.
 const maxInboxes = 64
 
-// endedPush is the push that tells that the attempt in flight has ended.
+// endedPush is the push for the end of the attempt in flight.
 func endedPush(ref *store.OperationRef) string { return "ended " + ref.ID }
 
-// tell delivers a push to the inboxes that wait for it. Who is not told checks.
+// tell delivers a push to the inboxes that wait for it. A process that does not get it checks.
 func (s *Store) tell(inboxes []string, push string) {
 	if len(inboxes) == 0 {
 		return
@@ -37,7 +38,8 @@ func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) erro
 			return true, 0, nil
 		}
 		left, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (left int64, err error) {
-			err = c.QueryRow(ctx, s.db.Text(`SELECT lk.await_operation_1($1, $2, $3)`), ref.ID, s.db.Inbox(), maxInboxes).Scan(&left)
+			err = c.QueryRow(ctx, s.db.Text(`SELECT lk.await_operation_1($1, $2, $3)`),
+				ref.ID, s.db.Inbox(), maxInboxes).Scan(&left)
 			return left, err
 		})
 		return left <= 0, micros(left), err

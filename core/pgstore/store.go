@@ -1,10 +1,11 @@
-// Package pgstore keeps the state of every mechanism on PostgreSQL 14 or later, and can do what only
-// a database can: run an operation exactly once together with its effect ([Do], [Complete]), and
-// have a lock exclude even a holder that was paused ([Bind]).
+// Package pgstore keeps the state of every mechanism on PostgreSQL 14 or later. Beyond the other
+// stores it can:
+//   - run an operation exactly once together with its effect ([Do], [Complete]);
+//   - make a lock exclude even a holder that was paused ([Bind]).
 //
-// Every step is one statement, or one function that runs on the server, and uses the server's clock.
-// [Migrate] creates the tables and functions, in a schema of their own; [Schema] prints them for
-// those who run migrations otherwise.
+// Every step is one statement, or one function that runs on the server, and uses the server's
+// clock. [Migrate] creates the tables and functions, in a schema of their own. [Schema] returns the
+// statements, for migrations by other means.
 package pgstore
 
 import (
@@ -34,10 +35,12 @@ import (
 //
 // It has a pool of connections of its own ([WithConnections]), and one more on which it listens. A
 // call waits for a connection, and then for the reply, at most for the store's timeout each
-// ([WithTimeout]), and never beyond the end of its caller's context; the server ends a statement
-// after the timeout, too. A call whose context ends leaves its statement to end by itself. A lookup
-// that is still unanswered 10 ms later ends with its connection; for the next 10 s, lookups are left to
-// end by themselves as well.
+// ([WithTimeout]), and never beyond the end of its caller's context. The server ends a statement
+// after the timeout, too.
+//
+// If a call's context ends, its statement goes on and ends by itself. The exception is a lookup: if
+// it has no reply 10 ms later, its connection is closed. For the next 10 s lookups are left to end
+// by themselves as well.
 type Store struct {
 	config config
 	db     *statement.Client
@@ -46,7 +49,7 @@ type Store struct {
 
 	leases
 	settled      keyMarks // operations whose record says how they ended
-	confirmed    keyMarks // such records, by operation and owner, that the replicas have which the server waits for
+	confirmed    keyMarks // such records, by operation and owner, that are on the server's synchronous replicas
 	full         keyMarks // scopes that had no room
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
@@ -69,7 +72,7 @@ type config struct {
 	timeout     time.Duration
 	connections int
 	pooled      bool
-	listenDSN   string // "" if that of the store, or if it listens nowhere
+	listenDSN   string // "" if it is the store's, or if it listens nowhere
 	secret      []byte
 	logger      *slog.Logger
 	providers   telemetry.Providers
@@ -78,34 +81,40 @@ type config struct {
 	loggedBuckets bool
 }
 
-// WithSchema sets the schema of the store's tables and functions, "lk" by default: a lower-case
-// letter, and then at most 30 lower-case letters, digits and underscores, but not "pg_…". Stores with
-// the same schema in the same database share their state.
+// WithSchema sets the schema of the store's tables and functions, "lk" by default. A name is a
+// lower-case letter, and then at most 30 lower-case letters, digits and underscores; it does not
+// begin with "pg_". Stores with the same schema in the same database share their state.
 func WithSchema(name string) Option { return func(c *config) { c.schema = name } }
 
 // WithTimeout sets the store's timeout: 1 s by default, 10 ms to 1 min. It is the maximum time for
 // one of the pool's connections, and again for the reply.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
-// WithConnections sets the largest number of connections in use in the store's pool: 8 by default, 1
-// to 1,000. The connection on which the store listens is one more, as is a probe; and those that have
-// died may remain for a second, beside new ones.
+// WithConnections sets the largest number of connections in use in the store's pool: 8 by default,
+// 1 to 1,000. Further connections are the one on which the store listens, a probe, and for up to a
+// second dead ones beside their successors.
 //
-// A quarter of them is for renewals, releases and pushes alone, at most half is in use for records,
-// and at most a quarter for the records of one scope: so no kind of call, and no scope, keeps others
-// waiting. A call beyond its share waits in the process, for the timeout at most. A service most of
-// whose operations are of a single scope needs more connections. A single one is shared by all.
+// Calls are limited to shares of the pool, so that no kind of call, and no scope, keeps others
+// waiting:
+//   - A quarter of the connections is for renewals, releases and pushes alone.
+//   - At most half of them is in use for records.
+//   - At most a quarter is in use for the records of one scope.
+//
+// A call beyond its share waits in the process, for the timeout at most. A service whose operations
+// are mostly of a single scope needs more connections. All kinds share a single connection.
 func WithConnections(n int) Option { return func(c *config) { c.connections = n } }
 
-// WithTransactionPooler is for a DSN of a pooler that gives each transaction another connection to the
-// server, such as PgBouncer in transaction mode. listen is a DSN of the server itself, or of a
-// pooler in session mode, for the one connection on which the store listens. Without it, "", a
-// waiter notices within a second that it is granted, and not at once.
+// WithTransactionPooler is for a DSN of a pooler that gives each transaction another connection to
+// the server, such as PgBouncer in transaction mode. listen is a DSN of the server itself, or of a
+// pooler in session mode, for the one connection on which the store listens. With "" it listens
+// nowhere, and a waiter notices its grant within a second, and not at once.
 //
-// The store then keeps no prepared statements, and its connections have no settings of their own:
-// have the server set default_transaction_isolation to 'read committed', which the store checks,
-// lock_timeout to 0, and statement_timeout and idle_in_transaction_session_timeout to nine tenths of
-// the store's timeout, by ALTER ROLE for the store's user.
+// The store then keeps no prepared statements, and its connections have no settings of their own.
+// Set these for the store's user, by ALTER ROLE:
+//   - default_transaction_isolation to 'read committed', which the store checks;
+//   - lock_timeout to 0;
+//   - statement_timeout and idle_in_transaction_session_timeout to nine tenths of the store's
+//     timeout.
 func WithTransactionPooler(listen string) Option {
 	return func(c *config) { c.pooled, c.listenDSN = true, listen }
 }
@@ -121,15 +130,15 @@ func WithSecret(secret []byte) Option {
 }
 
 // WithoutDenialCache sends every decision about token buckets to the server. Without this option, a
-// denied key is denied again from a local cache until the server could decide otherwise, and for at
-// most a second: resets by other processes, and what they give back, take that long to be seen. The
-// cache has up to 65,536 keys.
+// local cache denies a denied key again until the server could decide otherwise, for at most a
+// second. Resets by other processes, and tokens that they give back, take effect that much later.
+// The cache has up to 65,536 keys.
 func WithoutDenialCache() Option { return func(c *config) { c.noDenialCache = true } }
 
-// LoggedBuckets is an option of [Migrate] and [Schema] only: token buckets survive a crash of the
-// server, and are on its replicas. Without it their table is unlogged, which makes charges several
-// times as fast: after a crash of the server, or a failover, all buckets are full. The table of an
-// existing schema is changed too, which rewrites it while all charges wait.
+// LoggedBuckets is an option of [Migrate] and [Schema] only. Token buckets then survive a crash of
+// the server, and are on its replicas. Without it their table is unlogged: charges are several
+// times as fast, and after a crash of the server, or a failover, all buckets are full. The table of
+// an existing schema is changed too. This rewrites it while all charges wait.
 func LoggedBuckets() Option { return func(c *config) { c.loggedBuckets = true } }
 
 // WithLogger sets the logger for outages of the server and their end, and misconfigurations:
@@ -155,10 +164,11 @@ func New(dsn string, opts ...Option) (*Store, error) {
 	return newStore(settings, opts)
 }
 
-// NewFromPool returns a store on the database of a pool. It uses none of the pool's connections: it
-// makes its own pool with the same settings, since handlers that hold a connection while they wait
-// for a lock would keep its holder from releasing it. The pool's hooks are called for the store's
-// connections too; after AfterConnect, which may SET ROLE, the store makes the settings that it needs.
+// NewFromPool returns a store on the database of a pool. It uses none of the pool's connections,
+// and makes a pool of its own with the same settings: handlers that hold a connection while they
+// wait for a lock would otherwise keep its holder from releasing it. The pool's hooks are called
+// for the store's connections too. After AfterConnect, which may SET ROLE, the store makes the
+// settings that it needs.
 func NewFromPool(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("pgstore: NewFromPool: nil pool")
@@ -186,7 +196,8 @@ func (c *config) check() error {
 func (c *config) checkSchema() error {
 	switch {
 	case !schemaName.MatchString(c.schema):
-		return fmt.Errorf("schema %q is not a lower-case letter followed by at most 30 lower-case letters, digits and underscores", c.schema)
+		return fmt.Errorf("schema %q is not a lower-case letter followed by "+
+			"at most 30 lower-case letters, digits and underscores", c.schema)
 	case strings.HasPrefix(c.schema, "pg_"):
 		return fmt.Errorf("schema %q has a prefix that the server keeps for itself", c.schema)
 	}
@@ -194,7 +205,10 @@ func (c *config) checkSchema() error {
 }
 
 func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
-	c := config{schema: statement.DefaultSchema, oldest: oldest, old: oldTransaction, timeout: time.Second, connections: 8, logger: slog.Default()}
+	c := config{
+		schema: statement.DefaultSchema, oldest: oldest, old: oldTransaction,
+		timeout: time.Second, connections: 8, logger: slog.Default(),
+	}
 	option.Apply(&c, opts)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("pgstore: New: %w", err)

@@ -16,10 +16,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
-// transaction is a transaction of the caller's database that runs an operation: its record, its
-// effects and its result are committed together. Until then nobody sees a record, and an advisory
-// lock excludes other transactions of the same operation; so there is no lease, and nothing that a
-// crash leaves behind.
+// transaction is a transaction of the caller's database that runs an operation. Its record, its
+// effects and its result are committed together. Until then no other transaction can see a record,
+// and an advisory lock excludes other transactions of the same operation. So there is no lease, and
+// a crash leaves nothing behind.
 type transaction struct {
 	conn       connection
 	store      *Store
@@ -27,7 +27,7 @@ type transaction struct {
 	maxRecords int
 	begun      bool // a request to begin has begun an attempt
 	open       bool // the database's transaction is open
-	// outside is whether the attempt was begun in the store, since the operation has a record
+	// outside is true if the attempt was begun in the store, because the operation had a record
 	// already.
 	outside bool
 }
@@ -45,7 +45,7 @@ type connection interface {
 	rollback()
 }
 
-// transactionKey is the key of a context of a call that begins an operation in a transaction.
+// transactionKey is the context key of the transaction in which a call begins an operation.
 type transactionKey struct{}
 
 // transactionOf returns the transaction in which a call is to begin an operation, or nil.
@@ -70,7 +70,8 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 		outcome   string
 		remaining int64
 	)
-	err := t.conn.begin(ctx, t.store.db.Text(`SELECT outcome, coalesce(remaining, 0) FROM lk.enter_operation_1($1, $2, $3, $4)`),
+	err := t.conn.begin(ctx,
+		t.store.db.Text(`SELECT outcome, coalesce(remaining, 0) FROM lk.enter_operation_1($1, $2, $3, $4)`),
 		[]any{req.ID, req.Scope, req.Owner, req.MaxRecords}, &outcome, &remaining)
 	if err == nil && outcome == "started" {
 		t.begun, t.open, t.owner, t.maxRecords = true, true, req.Owner, req.MaxRecords
@@ -93,8 +94,8 @@ func (t *transaction) begin(ctx context.Context, req *store.BeginRequest) (store
 	return reply, err
 }
 
-// commit settles the attempt, and commits. If there is no reply, it finds out what has become of the
-// commit, which it leaves to end by itself.
+// commit settles the attempt, and commits. If there is no reply, it leaves the commit to end by
+// itself, and finds out its outcome.
 func (t *transaction) commit(ctx context.Context, _ store.Records, req store.SettleRequest) (owned bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, context.Cause(ctx)
@@ -126,7 +127,7 @@ func (t *transaction) commit(ctx context.Context, _ store.Records, req store.Set
 	return t.findOut(ctx, req.AttemptRef, r.err)
 }
 
-// settle settles the attempt, and commits if it has.
+// settle settles the attempt, and commits if the attempt owned its record.
 func (t *transaction) settle(ctx context.Context, req *store.SettleRequest) (owned bool, err error) {
 	s := t.store
 	if t.outside {
@@ -137,25 +138,30 @@ func (t *transaction) settle(ctx context.Context, req *store.SettleRequest) (own
 		err = t.conn.commit(ctx, "", nil)
 	} else {
 		var none any
-		err = t.conn.commit(ctx, s.db.Text(`SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`), []any{
-			req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, letters[req.State], req.Status, req.Data, req.Retention.Microseconds(),
-			t.maxRecords, int64(req.MaxBytes), holderOf(req.Holder),
+		const leave = `SELECT lk.leave_operation_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)::text`
+		err = t.conn.commit(ctx, s.db.Text(leave), []any{
+			req.ID, req.Guard, req.Scope, req.Owner, req.Fingerprint, letters[req.State], req.Status, req.Data,
+			req.Retention.Microseconds(), t.maxRecords, int64(req.MaxBytes), holderOf(req.Holder),
 		}, &none)
 	}
 	return err == nil, err
 }
 
 // findOut finds out whether the transaction was committed, and makes sure that it is not committed
-// later. It waits for a server that does not reply, and for a transaction that has not ended, while the
-// caller waits, for ten seconds at most.
+// later. While the caller waits, and for ten seconds at most, it waits for a server that does not
+// reply, and for a transaction that has not ended.
 func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause error) (committed bool, err error) {
 	s := t.store
 	type end struct{ settled, open bool }
 	until := time.Now().Add(10 * time.Second)
 	for {
-		st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&ref.OperationRef)}
-		e, err := statement.Run(context.WithoutCancel(ctx), s.db, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
-			err = c.QueryRow(ctx, s.db.Text(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`), ref.ID, ref.Guard, ref.Scope, ref.Owner).
+		st := statement.Call{
+			Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&ref.OperationRef),
+		}
+		running := context.WithoutCancel(ctx)
+		e, err := statement.Run(running, s.db, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
+			err = c.QueryRow(ctx, s.db.Text(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`),
+				ref.ID, ref.Guard, ref.Scope, ref.Owner).
 				Scan(&e.settled, &e.open)
 			return e, err
 		})

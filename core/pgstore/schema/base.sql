@@ -1,8 +1,9 @@
--- What all parts need. The statements may be repeated.
+-- Common definitions of all parts. The statements may be repeated.
 
 CREATE SCHEMA IF NOT EXISTS lk;
 
--- The version of the tables and functions, and that of the oldest release that works with them.
+-- The version of the tables and functions, and the version of the oldest release that works with
+-- them.
 CREATE TABLE IF NOT EXISTS lk.schema_version (
   single boolean PRIMARY KEY DEFAULT true CHECK (single),
   version int NOT NULL,
@@ -13,9 +14,10 @@ CREATE TABLE IF NOT EXISTS lk.schema_version (
 CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- The newest version of a row of which an earlier version is, or was, in a place; NULL if there is none. Each version has the
--- place of the next one, which currtid2 follows; that is an error for a place past the end of the table. PostgreSQL has the
--- function for its ODBC driver, and does not document it: a server without it is only slower beside an old transaction.
+-- The newest version of a row, given the place of an earlier version; NULL if there is none. Each
+-- version has the place of the next one, and currtid2 follows these. It fails for a place past the
+-- end of the table. PostgreSQL has the function for its ODBC driver, and does not document it.
+-- Without it a server is only slower beside an old transaction.
 CREATE OR REPLACE FUNCTION lk.newest_place_1(rows text, place tid) RETURNS tid LANGUAGE plpgsql AS $$
 BEGIN
   RETURN currtid2(rows, place);

@@ -1,9 +1,12 @@
--- Token buckets, as store.Buckets has them. A row is one bucket; one that has none is full.
+-- Token buckets: see store.Buckets. A row is one bucket. A bucket without a row is full.
 --
--- Each statement that charges buckets goes once over their ids in order, locks the rows that there are, and adds those
--- that are missing: so statements never wait for each other in a circle. An INSERT with ON CONFLICT makes ordinary charges,
--- by itself those of decisions about one bucket, in charge_together_1 those about several. charge_newest_1 makes a charge
--- to a bucket whose row has a known place. take_tokens_1 makes all others, and reports why those were not made.
+-- Each statement that charges buckets goes once over their ids in order, locks the rows that there
+-- are, and adds the missing ones. So statements never wait for each other in a circle. The
+-- statements are:
+--   - An INSERT with ON CONFLICT makes ordinary charges of decisions about one bucket.
+--   - charge_together_1 does so for decisions about several buckets.
+--   - charge_newest_1 makes an ordinary charge to a bucket whose row has a known place.
+--   - take_tokens_1 makes all other charges, and reports why they were not made.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS lk.buckets (
   id uuid PRIMARY KEY,
@@ -11,17 +14,21 @@ CREATE UNLOGGED TABLE IF NOT EXISTS lk.buckets (
   interval bigint NOT NULL,  -- at which the last charge was made, in ns
   ends bigint,               -- of a calendar: when the period ends, in µs since 1970
   held bigint, span bigint,  -- while it is held: when that ends, in µs since 1970, and for how many µs it was held
-  cost bigint, capacity bigint -- what the INSERT hands to its ON CONFLICT, and in cost the debt to its RETURNING: no more
+  -- For the INSERT alone: arguments of its ON CONFLICT, and in cost the debt of its RETURNING.
+  cost bigint, capacity bigint
 ) WITH (
-  fillfactor = 50, -- room for updates in the page; no index on what charges change
+  fillfactor = 50, -- room for updates in the page; no index on columns that charges change
   autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
 );
 
--- The debt of a bucket that was charged at another interval, in numbers that are exact to 2^53: store.Charge.Convert.
-CREATE OR REPLACE FUNCTION lk.convert_debt_1(debt bigint, made_at bigint, counted_at bigint, capacity bigint) RETURNS bigint
+-- The debt of a bucket that was charged at another interval, in numbers that are exact up to 2^53:
+-- store.Charge.Convert.
+CREATE OR REPLACE FUNCTION lk.convert_debt_1(debt bigint, made_at bigint, counted_at bigint, capacity bigint)
+  RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  converted float8 := ceil(((debt / 1000)::float8 * 1000 + (debt % 1000)::float8) / made_at::float8 * counted_at::float8);
+  converted float8 := ceil(
+    ((debt / 1000)::float8 * 1000 + (debt % 1000)::float8) / made_at::float8 * counted_at::float8);
 BEGIN
   IF converted >= capacity::float8 THEN
     RETURN capacity;
@@ -29,7 +36,7 @@ BEGIN
   RETURN converted::bigint;
 END $$;
 
--- When the period ends that includes an instant: store.Period.EndAt. All times are in µs.
+-- The end of the period that includes an instant: store.Period.EndAt. All times are in µs.
 CREATE OR REPLACE FUNCTION lk.period_end_1(now bigint, begins bigint, ends bigint, next bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -39,8 +46,9 @@ BEGIN
   RETURN now - ((since % two) + two) % two + two;
 END $$;
 
--- Makes one ordinary charge if the bucket has a row, and returns the debt and the row's place: see chargeNewest in
--- bucketdecisions.go. The update begins when the row is locked, and so sees the version that was locked.
+-- Makes one ordinary charge if the bucket has a row, and returns the debt and the row's place: see
+-- chargeNewest in bucketdecisions.go. The update begins when the row is locked, and so sees the
+-- version that was locked.
 CREATE OR REPLACE FUNCTION lk.charge_newest_1(
   bucket uuid, my_interval bigint, my_cost bigint, my_capacity bigint, my_place tid, OUT debt bigint, OUT place tid
 ) LANGUAGE plpgsql AS $$
@@ -48,21 +56,24 @@ DECLARE
   locked tid;
 BEGIN
   FOR try IN 1 .. CASE WHEN my_place IS NULL THEN 0 ELSE 2 END LOOP -- as step_lease_1 does
-    SELECT b.ctid FROM lk.buckets b WHERE b.ctid = (SELECT lk.newest_place_1('lk.buckets', my_place)) AND b.id = bucket FOR NO KEY UPDATE INTO locked;
+    SELECT b.ctid FROM lk.buckets b WHERE b.ctid = (SELECT lk.newest_place_1('lk.buckets', my_place))
+      AND b.id = bucket FOR NO KEY UPDATE INTO locked;
     EXIT WHEN FOUND;
   END LOOP;
   IF locked IS NULL THEN
-    SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO locked;
+    SELECT b.ctid FROM lk.buckets b WHERE b.id >= bucket AND b.id <= bucket
+      ORDER BY b.id DESC LIMIT 1 FOR NO KEY UPDATE INTO locked;
   END IF;
   UPDATE lk.buckets b SET debt = greatest(b.debt, lk.now_us() * 1000) + my_cost, interval = my_interval,
       cost = greatest(b.debt - lk.now_us() * 1000, 0) + my_cost
-    WHERE b.id = bucket AND b.ctid = locked AND b.ends IS NULL AND b.held IS NULL AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)
+    WHERE b.id = bucket AND b.ctid = locked AND b.ends IS NULL AND b.held IS NULL
+      AND (b.interval = my_interval OR b.debt <= lk.now_us() * 1000)
       AND greatest(b.debt - lk.now_us() * 1000, 0) <= my_capacity - my_cost
     RETURNING b.cost, b.ctid INTO charge_newest_1.debt, place;
 END $$;
 
--- Makes ordinary charges, each to another bucket, or none of them, and returns the debts: see chargeBuckets in
--- bucketdecisions.go. The ids are in order.
+-- Makes ordinary charges, each to another bucket, or none of them, and returns the debts: see
+-- chargeBuckets in bucketdecisions.go. The ids are in order.
 CREATE OR REPLACE FUNCTION lk.charge_together_1(
   ids uuid[], intervals bigint[], costs bigint[], capacities bigint[], OUT debts bigint[]
 ) LANGUAGE plpgsql AS $$
@@ -71,8 +82,8 @@ BEGIN
     INSERT INTO lk.buckets AS b (id, debt, interval, cost, capacity)
       SELECT c.id, lk.now_us() * 1000 + c.cost, c.interval, c.cost, c.capacity
       FROM unnest(ids, intervals, costs, capacities) AS c (id, interval, cost, capacity) ORDER BY c.id
-    ON CONFLICT (id) DO UPDATE SET debt = greatest(b.debt, lk.now_us() * 1000) + excluded.cost, interval = excluded.interval,
-      cost = greatest(b.debt - lk.now_us() * 1000, 0) + excluded.cost
+    ON CONFLICT (id) DO UPDATE SET debt = greatest(b.debt, lk.now_us() * 1000) + excluded.cost,
+      interval = excluded.interval, cost = greatest(b.debt - lk.now_us() * 1000, 0) + excluded.cost
     WHERE b.ends IS NULL AND b.held IS NULL AND (b.interval = excluded.interval OR b.debt <= lk.now_us() * 1000)
       AND greatest(b.debt - lk.now_us() * 1000, 0) <= excluded.capacity - excluded.cost
     RETURNING b.id, b.cost
@@ -85,21 +96,26 @@ EXCEPTION
     debts := NULL;
 END $$;
 
--- Locks the rows of buckets, in the order of their ids, and adds those that are missing, as full ones.
+-- Locks the rows of buckets, in the order of their ids, and adds the missing ones as full buckets.
 CREATE OR REPLACE FUNCTION lk.lock_buckets_1(buckets uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO lk.buckets (id, debt, interval) SELECT DISTINCT x.id, 0, 0 FROM unnest(buckets) AS x (id) ORDER BY x.id
     ON CONFLICT (id) DO UPDATE SET debt = 0 WHERE false;
 END $$;
 
--- Makes decisions one after the other, each about the next charges: as many as its size. A wish is how often at most the
--- costs are charged; 0 makes it a settlement. What only reads, or is denied, locks and writes nothing.
+-- Makes decisions one after the other, each about the next charges, as many as its size. A wish is
+-- the largest number of times that the costs are charged; 0 makes it a settlement. A decision that
+-- only reads, or is denied, locks and writes nothing.
 --
--- A debt is in ns, as are a cost, a capacity, the most that a debt may become, and an interval. begins, ends and nexts are
--- the bounds of periods in µs, or NULL for charges of no calendar.
+-- A debt is in ns, as are a cost, a capacity, the most that a debt may become, and an interval.
+-- begins, ends and nexts are the bounds of periods in µs, or NULL for charges of no calendar.
 --
--- For each decision: taken, how often it was charged, of a settlement whether all of it was, and held, for how many µs
--- one of its buckets is held. For each charge: the debt, and for how many µs its period lasts.
+-- It returns for each decision:
+--   - taken: the number of times that it was charged; for a settlement, whether all of it was
+--     charged;
+--   - held: the time in µs for which one of its buckets is held.
+--
+-- It returns for each charge the debt, and the time in µs until its period ends.
 CREATE OR REPLACE FUNCTION lk.take_tokens_1(
   wishes bigint[], sizes int[],
   ids uuid[], costs bigint[], capacities bigint[], mosts bigint[], intervals bigint[], freshes boolean[],
@@ -150,7 +166,8 @@ BEGIN
           owed := 0;
           IF nexts[i] IS NOT NULL THEN
             lefts[i] := lk.period_end_1(now, begins[i], ends[i], nexts[i]) - now;
-            IF b.debt > 0 AND b.ends > now AND b.ends - now <= greatest(nexts[i] - begins[i], 1) THEN -- store.Charge.Used
+            -- See store.Charge.Used.
+            IF b.debt > 0 AND b.ends > now AND b.ends - now <= greatest(nexts[i] - begins[i], 1) THEN
               owed := least(b.debt, mosts[i]);
               lefts[i] := b.ends - now;
             END IF;
@@ -237,7 +254,7 @@ BEGIN
   END IF;
 END $$;
 
--- Holds buckets for so many µs. Those that are held for longer stay so, and debts are not changed.
+-- Holds buckets for so many µs. A bucket that is held for longer stays so. Debts are not changed.
 CREATE OR REPLACE FUNCTION lk.hold_tokens_1(buckets uuid[], length bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   now bigint;

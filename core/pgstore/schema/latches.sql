@@ -1,10 +1,10 @@
--- Latches: the sets of the participants that have counted them down.
+-- Latches: sets of the participants that have counted them down.
 
 CREATE TABLE IF NOT EXISTS lk.latches (
   id uuid PRIMARY KEY,
   arrived int NOT NULL,
   ends bigint NOT NULL,  -- µs of the server's clock
-  era bigint NOT NULL    -- when it was begun: a set that has ended is replaced by a new one
+  era bigint NOT NULL    -- the time of its beginning: a new set replaces one that has ended
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX IF NOT EXISTS latches_ends ON lk.latches (ends);
 
@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS lk.latch_waiters (
   PRIMARY KEY (latch, count, inbox)
 );
 
--- count_down_latch_1 adds a participant to a latch. It returns how many there are, -1 if it is
--- full, and the inboxes of the processes whose number is reached.
+-- count_down_latch_1 adds a participant to a latch. It returns the number of participants, or -1 if
+-- the latch is full, and the inboxes of the processes that wait for this number, or for less.
 CREATE OR REPLACE FUNCTION lk.count_down_latch_1(of_id uuid, by uuid, ttl bigint, most int, OUT arrived int,
   OUT waiting text[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -53,13 +53,15 @@ BEGIN
   arrived := arrived + 1;
   INSERT INTO lk.latch_participants (latch, era, participant) VALUES (of_id, l.era, by);
   UPDATE lk.latches SET arrived = count_down_latch_1.arrived, ends = at + ttl, era = l.era WHERE id = of_id;
-  WITH told AS (DELETE FROM lk.latch_waiters w WHERE w.latch = of_id AND w.count <= count_down_latch_1.arrived RETURNING w.inbox, w.ends)
+  WITH told AS (DELETE FROM lk.latch_waiters w WHERE w.latch = of_id AND w.count <= count_down_latch_1.arrived
+    RETURNING w.inbox, w.ends)
     SELECT array_agg(DISTINCT told.inbox) INTO waiting FROM told WHERE told.ends > at;
 END $$;
 
--- await_latch_1 registers an inbox, for a time, unless a latch is open. It returns how many
--- participants there are.
-CREATE OR REPLACE FUNCTION lk.await_latch_1(of_id uuid, for_count int, for_inbox text, life bigint) RETURNS int LANGUAGE plpgsql AS $$
+-- await_latch_1 registers an inbox, for a time, if a latch is not open. It returns the number of
+-- participants.
+CREATE OR REPLACE FUNCTION lk.await_latch_1(of_id uuid, for_count int, for_inbox text, life bigint) RETURNS int
+  LANGUAGE plpgsql AS $$
 DECLARE
   l lk.latches;
   at bigint;

@@ -1,17 +1,19 @@
--- Leases: see package store for the rule. Every step of a key locks its row of lk.leases first, reads the time after
--- that, and ends what has expired, so the steps of a key are serial, and the counts in the row are exact. Only
--- heartbeats that find nothing to do do without.
+-- Leases: see package store for the rule. Every step of a key locks its row of lk.leases first.
+-- Then it reads the time, and ends expired holds. So the steps of a key are serial, and the counts
+-- in the row are exact. The exception is a heartbeat that finds nothing to do: it does not lock the
+-- row.
 --
--- A key with one hold and no waiters is its row alone: acquire and release are one plain statement each, which do nothing
--- if the row is in any other state, and leave that to lk.step_lease_1. Times are µs.
+-- A key with one hold and no waiters is its row alone. One plain statement acquires it, and one
+-- releases it. These do nothing if the row is in any other state, and leave that to
+-- lk.step_lease_1. Times are µs.
 --
--- A step that makes or extends no hold does not wait for the disk. If the server crashes and loses it, that is no worse
--- than if it had come later: a hold ends when it expires, a place is queued anew at its number. What comes after it in
--- the log is lost as well.
+-- A step that makes or extends no hold does not wait for the disk. If the server crashes and loses
+-- the step, that is no worse than if the step had come later: a hold ends when it expires, and a
+-- place is queued anew at its number. Later steps in the log are lost as well.
 
--- A key has one row here, and at most one in lk.leases: who adds that has added or locked this one in the same transaction.
--- The index of lk.leases is not a unique one, which would compare each version of a hot row with all earlier ones that an
--- old transaction keeps.
+-- A key has one row here, and at most one in lk.leases: a transaction that adds a row there has
+-- added or locked the row here. The index of lk.leases is not a unique one. A unique index would
+-- compare each version of a hot row with all earlier ones that an old transaction keeps.
 CREATE TABLE IF NOT EXISTS lk.lease_keys (
   id uuid PRIMARY KEY,                      -- the digest of name and key
   name bytea NOT NULL,
@@ -25,25 +27,26 @@ CREATE TABLE IF NOT EXISTS lk.leases (
   busy boolean NOT NULL DEFAULT false,      -- it has rows in lk.lease_holds or lk.lease_places
   late bigint NOT NULL DEFAULT 0,           -- until when there are tombstones
   bound boolean NOT NULL DEFAULT false,     -- a transaction may be bound to a hold: see bind_lease_1
-  -- The only hold: a second one moves it to lk.lease_holds, whose columns these are.
+  -- The only hold. A second one moves it to lk.lease_holds, which has the same columns.
   holder text COLLATE "C",                  -- null if there is none
-  process text COLLATE "C", first bigint, last bigint, ends bigint, since bigint, ttl bigint, weight int, place bigint, untaken boolean,
-  label bytea,
-  -- The last release: whether it was held.
+  process text COLLATE "C", first bigint, last bigint, ends bigint, since bigint, ttl bigint, weight int, place bigint,
+  untaken boolean, label bytea,
+  -- The last release, and whether the lease was held.
   released text COLLATE "C", released_fence bigint, released_held boolean,
-  -- Counts, of which only number and cutoff mean something in a row that is not busy.
+  -- Counts. In a row that is not busy, only number and cutoff are valid.
   seen bigint NOT NULL DEFAULT 0,           -- the time of the last step
   used bigint NOT NULL DEFAULT 0,           -- the weight of all holds
   holds int NOT NULL DEFAULT 0,             -- in lk.lease_holds
   soonest bigint NOT NULL DEFAULT 0,        -- none of them ends before
   places int NOT NULL DEFAULT 0,            -- waiters
-  head_reserve int NOT NULL DEFAULT 0,      -- none of them stands before: the index has those that have left, too
+  head_reserve int NOT NULL DEFAULT 0,      -- none of them stands before: the index still has waiters that have left
   head_place bigint NOT NULL DEFAULT 0,
   room bigint NOT NULL DEFAULT 0,           -- none of them fits if that much is in use
   number bigint NOT NULL DEFAULT 0,         -- the largest place
   cutoff bigint NOT NULL DEFAULT 0,         -- the time of the last grant that ran out without being taken up
   stale bigint NOT NULL DEFAULT 0           -- when to look for processes that are gone
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS leases_by_id ON lk.leases (id);
 ALTER TABLE lk.leases REPLICA IDENTITY FULL; -- a publication of all tables would not let it be changed otherwise
 
@@ -61,7 +64,8 @@ CREATE TABLE IF NOT EXISTS lk.lease_holds (
   untaken boolean NOT NULL,                 -- it was pushed, and not taken up yet
   label bytea NOT NULL,
   PRIMARY KEY (lease, id)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE IF NOT EXISTS lk.lease_places (
   lease uuid NOT NULL,
@@ -77,24 +81,26 @@ CREATE TABLE IF NOT EXISTS lk.lease_places (
   token bigint NOT NULL,                    -- of its process when it was queued
   label bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
--- What has left a queue stays in the indexes for a while, beside an old transaction for as long as that lasts, and statistics
--- of an empty queue let the server choose the index in which a search passes all of it. So there is one for each statement:
--- id || '' is not id, and (lease = my_key) IS TRUE not lease = my_key.
+-- Waiters that have left a queue stay in the indexes for a while, or for as long as an old
+-- transaction lasts. With statistics of an empty queue the server would choose an index in which a
+-- search passes all of it. So there is one index for each statement: id || '' is not id, and (lease
+-- = my_key) IS TRUE is not lease = my_key.
 CREATE INDEX IF NOT EXISTS lease_places_in_order ON lk.lease_places (lease, reserve, place, id);
 CREATE INDEX IF NOT EXISTS lease_places_by_id ON lk.lease_places ((id || ''));
 ALTER TABLE lk.lease_places REPLICA IDENTITY FULL;
 
--- The processes that wait for a key. One that is not here is dead.
+-- The processes that wait for a key. A process that is not here is dead.
 CREATE TABLE IF NOT EXISTS lk.lease_processes (
   lease uuid NOT NULL,
   process text COLLATE "C" NOT NULL,
   beat bigint NOT NULL,                     -- its last heartbeat
-  till bigint NOT NULL,                     -- when it counts as dead without another one, after
+  till bigint NOT NULL,                     -- when it counts as dead without another one: span later
   span bigint NOT NULL,
   token bigint NOT NULL,                    -- of its last sign of life
   lapses int NOT NULL,                      -- grants in a row that ran out without being taken up
   PRIMARY KEY (lease, process)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0);
 
 -- Requests that were released while they might still be on their way.
 CREATE TABLE IF NOT EXISTS lk.lease_tombstones (
@@ -123,8 +129,12 @@ EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 CREATE OR REPLACE FUNCTION lk.bind_key_1(key uuid) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT hashtextextended('lk.lease ' || key, 0) $$;
 
--- bind_lease_1 binds the caller's transaction to a hold: nothing is granted until it ends. It returns bound; lost; mark, if mark_lease_1 is to be
--- called in another transaction, and then this again; or isolation or timeout, if the transaction cannot be bound.
+-- bind_lease_1 binds the caller's transaction to a hold: nothing is granted until it ends. It
+-- returns:
+--   - bound;
+--   - lost;
+--   - mark, if mark_lease_1 is to be called in another transaction, and then this function again;
+--   - isolation or timeout, if the transaction cannot be bound.
 CREATE OR REPLACE FUNCTION lk.bind_lease_1(my_key uuid, my_id text, my_fence bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   l lk.leases;
@@ -139,25 +149,29 @@ BEGIN
   SELECT * INTO l FROM lk.leases s WHERE s.id = my_key;
   t := lk.now_us();
   IF (l.holder = my_id AND l.first = my_fence AND l.ends > t) IS NOT TRUE
-    AND NOT EXISTS (SELECT FROM lk.lease_holds s WHERE s.lease = my_key AND s.id = my_id AND s.first = my_fence AND s.ends > t) THEN
+    AND NOT EXISTS (SELECT FROM lk.lease_holds s WHERE s.lease = my_key AND s.id = my_id AND s.first = my_fence
+      AND s.ends > t) THEN
     RETURN 'lost';
   END IF;
   RETURN CASE WHEN l.bound THEN 'bound' ELSE 'mark' END;
 END $$;
 
--- mark_lease_1 has the next grant of a key look for bound transactions. Keys without them do without the look.
+-- mark_lease_1 makes the next grant of a key look for bound transactions. Grants of other keys do
+-- not look.
 CREATE OR REPLACE FUNCTION lk.mark_lease_1(my_key uuid) RETURNS void LANGUAGE sql AS
 $$ UPDATE lk.leases SET bound = true WHERE id = my_key $$;
 
--- Plans are kept, and one that was made for an empty table must not read all of a long queue later: hence enable_seqscan.
+-- Plans are kept, and a plan that was made for an empty table must not read all of a long queue
+-- later: hence enable_seqscan.
 
--- step_lease_1 takes a step: acquire, release, renew, downgrade, revoke or beat. "my" are arguments of the caller. me is its
--- process, which is its channel, token its sign of life; it learns of its own grants from the reply.
+-- step_lease_1 takes a step: acquire, release, renew, downgrade, revoke or beat. Arguments of the
+-- caller begin with my. me is its process, which is its channel, and my_token its sign of life. The
+-- caller gets its own grants in the reply.
 CREATE OR REPLACE FUNCTION lk.step_lease_1(
   step text, my_key uuid, me text, my_token bigint, my_id text DEFAULT NULL,
   my_fence bigint DEFAULT 0,               -- 0: any
-  my_ttl bigint DEFAULT 0, my_weight int DEFAULT 0, my_room bigint DEFAULT 0, my_reserve int DEFAULT 0, my_fences int DEFAULT 1,
-  my_label bytea DEFAULT '', my_place bigint DEFAULT 0,
+  my_ttl bigint DEFAULT 0, my_weight int DEFAULT 0, my_room bigint DEFAULT 0, my_reserve int DEFAULT 0,
+  my_fences int DEFAULT 1, my_label bytea DEFAULT '', my_place bigint DEFAULT 0,
   my_queue boolean DEFAULT false, most int DEFAULT 0, my_span bigint DEFAULT 0,
   my_name bytea DEFAULT NULL,              -- acquire; release: leave a tombstone
   my_text bytea DEFAULT NULL,
@@ -172,7 +186,7 @@ DECLARE
   gone_after CONSTANT bigint := 30000000;  -- without a heartbeat
   late_for CONSTANT bigint := 60000000;
   grant_for CONSTANT bigint := 2000000;
-  bound_check CONSTANT bigint := 100000;   -- the end of a bound transaction is not told to anybody
+  bound_check CONSTANT bigint := 100000;   -- the end of a bound transaction causes no push
   late CONSTANT boolean := step = 'release' AND my_name IS NOT NULL;
   t bigint;
   l record;                                -- the key's row, and where it is
@@ -186,7 +200,7 @@ DECLARE
   extends boolean := false;
   grants lk.lease_holds[] := '{}';
   g lk.lease_holds;
-  ahead bigint;                            -- the weights of all that hold or stand before
+  ahead bigint;                            -- the weights of all holders, and of waiters that stand before
   at_reserve int;                          -- the waiter in turn
   at_place bigint;
   at_id text := '';
@@ -201,20 +215,24 @@ BEGIN
   r.waiting := 0; r.next := 0; r.pushes := '{}';
   LOOP -- for the newest version: see newestOf in hints.go
     IF my_at IS NOT NULL THEN
-      SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.ctid = (SELECT lk.newest_place_1('lk.leases', my_at)) AND s.id = my_key
+      SELECT s.*, s.ctid AS at INTO l FROM lk.leases s
+        WHERE s.ctid = (SELECT lk.newest_place_1('lk.leases', my_at)) AND s.id = my_key
         FOR NO KEY UPDATE;
       EXIT WHEN FOUND;
-      -- A step that this one has waited for has moved the row, which stays locked all the same; or the place is of no use.
+      -- Either the step that this one has waited for has moved the row, which stays locked all the
+      -- same, or the place is of no use.
       my_at := CASE WHEN again THEN NULL ELSE my_at END;
       again := true;
       CONTINUE;
     END IF;
-    SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.id >= my_key AND s.id <= my_key ORDER BY s.id DESC LIMIT 1 FOR NO KEY UPDATE;
+    SELECT s.*, s.ctid AS at INTO l FROM lk.leases s WHERE s.id >= my_key AND s.id <= my_key
+      ORDER BY s.id DESC LIMIT 1 FOR NO KEY UPDATE;
     EXIT WHEN FOUND;
     IF step <> 'acquire' AND NOT late THEN
       RETURN r;
     END IF;
-    INSERT INTO lk.lease_keys (id, name, key) VALUES (my_key, my_name, my_text) ON CONFLICT (id) DO UPDATE SET name = excluded.name; -- locks it
+    INSERT INTO lk.lease_keys (id, name, key) VALUES (my_key, my_name, my_text)
+      ON CONFLICT (id) DO UPDATE SET name = excluded.name; -- locks it
     INSERT INTO lk.leases (id) SELECT my_key WHERE NOT EXISTS (SELECT FROM lk.leases s WHERE s.id = my_key);
   END LOOP;
   t := lk.now_us();
@@ -224,7 +242,7 @@ BEGIN
   before := l;
   l.late := CASE WHEN l.late > t THEN least(l.late, t + late_for) ELSE 0 END;
 
-  -- What has expired ends. A step of the clock to an earlier time extends nothing.
+  -- Expired holds end. A step of the clock to an earlier time extends nothing.
   IF l.holder IS NOT NULL THEN
     l.ends := least(l.ends, t + l.ttl);
     l.since := least(l.since, t);
@@ -240,7 +258,8 @@ BEGIN
   IF t < l.seen THEN
     l.cutoff := least(l.cutoff, t);
     l.stale := least(l.stale, t);
-    UPDATE lk.lease_processes s SET beat = least(s.beat, t), till = least(s.till, t + s.span) WHERE s.lease = my_key AND s.till > t;
+    UPDATE lk.lease_processes s SET beat = least(s.beat, t), till = least(s.till, t + s.span)
+      WHERE s.lease = my_key AND s.till > t;
     IF l.holds > 0 THEN
       UPDATE lk.lease_holds s SET ends = least(s.ends, t + s.ttl), since = least(s.since, t) WHERE s.lease = my_key;
       l.soonest := t;
@@ -250,8 +269,10 @@ BEGIN
     END IF;
   END IF;
   IF l.holds > 0 AND l.soonest <= t THEN
-    WITH ended AS (DELETE FROM lk.lease_holds s WHERE s.lease = my_key AND s.ends <= t RETURNING s.weight, s.untaken, s.process, s.since)
-      SELECT l.holds - count(*), l.used - coalesce(sum(e.weight), 0), greatest(l.cutoff, max(e.since) FILTER (WHERE e.untaken)),
+    WITH ended AS (DELETE FROM lk.lease_holds s WHERE s.lease = my_key AND s.ends <= t
+      RETURNING s.weight, s.untaken, s.process, s.since)
+      SELECT l.holds - count(*), l.used - coalesce(sum(e.weight), 0),
+        greatest(l.cutoff, max(e.since) FILTER (WHERE e.untaken)),
         array_agg(DISTINCT e.process) FILTER (WHERE e.untaken)
       INTO l.holds, l.used, l.cutoff, lapsed FROM ended e;
     IF l.holds > 0 THEN
@@ -259,10 +280,11 @@ BEGIN
     END IF;
   END IF;
   IF lapsed IS NOT NULL THEN
-    UPDATE lk.lease_processes s SET lapses = least(s.lapses + 1, 40) WHERE s.lease = my_key AND s.process = ANY (lapsed);
+    UPDATE lk.lease_processes s SET lapses = least(s.lapses + 1, 40)
+      WHERE s.lease = my_key AND s.process = ANY (lapsed);
   END IF;
 
-  -- What the caller has.
+  -- The caller's hold.
   IF step = 'revoke' THEN
     alone := l.holder IS NOT NULL AND my_fence BETWEEN l.first AND l.last;
     IF l.holds > 0 THEN
@@ -275,12 +297,14 @@ BEGIN
     END IF;
   END IF;
   IF alone THEN
-    h := ROW(my_key, l.holder, l.process, l.first, l.last, l.ends, l.since, l.ttl, l.weight, l.place, l.untaken, l.label);
+    h := ROW(my_key, l.holder, l.process, l.first, l.last, l.ends, l.since, l.ttl, l.weight, l.place, l.untaken,
+      l.label);
   END IF;
 
-  -- The step, as far as it changes what is there.
+  -- The step's changes of holds and waiters.
   IF step = 'acquire' THEN
-    IF l.late > t AND EXISTS (SELECT FROM lk.lease_tombstones s WHERE s.lease = my_key AND s.id = my_id AND s.until > t) THEN
+    IF l.late > t AND EXISTS (SELECT FROM lk.lease_tombstones s
+      WHERE s.lease = my_key AND s.id = my_id AND s.until > t) THEN
       r.outcome := 'withdrawn';
     ELSIF h.id IS NOT NULL THEN
       r.outcome := 'granted';
@@ -295,7 +319,8 @@ BEGIN
         r.place := w.place;
         INSERT INTO lk.lease_processes AS s (lease, process, beat, till, span, token, lapses)
           VALUES (my_key, me, t, t + my_span, my_span, my_token, 0)
-          ON CONFLICT (lease, process) DO UPDATE SET beat = t, till = t + my_span, span = my_span, token = greatest(s.token, my_token);
+          ON CONFLICT (lease, process) DO UPDATE SET beat = t, till = t + my_span, span = my_span,
+            token = greatest(s.token, my_token);
       END IF;
     END IF;
   ELSIF step = 'renew' OR step = 'downgrade' THEN
@@ -355,7 +380,8 @@ BEGIN
     IF l.stale <= t THEN
       DELETE FROM lk.lease_processes s WHERE s.lease = my_key AND s.beat + greatest(gone_after, s.span) <= t;
       DELETE FROM lk.lease_places s
-        WHERE s.lease = my_key AND NOT EXISTS (SELECT FROM lk.lease_processes o WHERE o.lease = my_key AND o.process = s.process);
+        WHERE s.lease = my_key AND NOT EXISTS (SELECT FROM lk.lease_processes o
+          WHERE o.lease = my_key AND o.process = s.process);
       GET DIAGNOSTICS n = ROW_COUNT;
       l.places := l.places - n;
       l.stale := t + gone_after / 3;
@@ -372,23 +398,25 @@ BEGIN
       l.weight := h.weight;
       l.untaken := false;
     ELSE
-      UPDATE lk.lease_holds s SET ends = h.ends, ttl = my_ttl, weight = h.weight, untaken = false WHERE s.lease = my_key AND s.id = h.id;
+      UPDATE lk.lease_holds s SET ends = h.ends, ttl = my_ttl, weight = h.weight, untaken = false
+        WHERE s.lease = my_key AND s.id = h.id;
       l.soonest := least(l.soonest, h.ends);
     END IF;
   END IF;
 
-  -- Nothing is granted while a transaction is bound to a hold, though that has ended.
+  -- Nothing is granted while a transaction is bound to a hold, even to one that has ended.
   IF l.bound AND (l.places > 0 OR step = 'acquire') THEN
     blocked := NOT pg_try_advisory_xact_lock(lk.bind_key_1(my_key));
     l.bound := blocked;
   END IF;
 
-  -- Waiters that can be granted are.
+  -- Grants to waiters.
   ahead := l.used;
   at_reserve := l.head_reserve;
   at_place := l.head_place - 1;
   WHILE l.places > 0 AND ahead < l.room AND NOT blocked LOOP
-    SELECT * INTO w FROM lk.lease_places s WHERE s.lease = my_key AND (s.reserve, s.place, s.id) > (at_reserve, at_place, at_id)
+    SELECT * INTO w FROM lk.lease_places s WHERE s.lease = my_key
+      AND (s.reserve, s.place, s.id) > (at_reserve, at_place, at_id)
       ORDER BY s.reserve, s.place, s.id LIMIT 1;
     EXIT WHEN NOT FOUND;
     IF at_id = '' THEN
@@ -399,10 +427,11 @@ BEGIN
     at_place := w.place;
     at_id := w.id;
     IF ahead + w.weight > w.room THEN
-      -- It blocks its tier, and what waits in the tier counts for the next one.
+      -- It blocks its tier. The waiters in the tier count for the next one.
       EXIT WHEN NOT EXISTS (SELECT FROM lk.lease_places s WHERE s.lease = my_key AND s.reserve > at_reserve);
       ahead := ahead +
-        (SELECT sum(s.weight) FROM lk.lease_places s WHERE s.lease = my_key AND s.reserve = at_reserve AND s.place >= at_place);
+        (SELECT sum(s.weight) FROM lk.lease_places s
+          WHERE s.lease = my_key AND s.reserve = at_reserve AND s.place >= at_place);
       at_place := 9223372036854775807;
       CONTINUE;
     END IF;
@@ -410,7 +439,8 @@ BEGIN
     alive := FOUND;
     IF alive AND w.process <> me AND (p.beat < l.cutoff OR p.till <= t) THEN
       sign := (SELECT max(s.since) FROM lk.lease_places s
-        WHERE s.lease = my_key AND s.process = w.process AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)); -- it counts as a heartbeat
+        WHERE s.lease = my_key AND s.process = w.process
+          AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)); -- it counts as a heartbeat
       alive := greatest(p.beat, sign) >= l.cutoff AND greatest(p.till, sign + p.span) > t;
     END IF;
     IF NOT alive THEN
@@ -428,8 +458,8 @@ BEGIN
       END IF;
       EXIT;
     END IF;
-    g := ROW(my_key, w.id, w.process, greatest(l.fence + 1, t), 0, 0, t, least(grant_for << least(p.lapses, 40), w.ttl), w.weight, w.place,
-      true, w.label);
+    g := ROW(my_key, w.id, w.process, greatest(l.fence + 1, t), 0, 0, t, least(grant_for << least(p.lapses, 40), w.ttl),
+      w.weight, w.place, true, w.label);
     g.last := CASE WHEN g.first = t THEN t + w.fences - 1 ELSE g.first END; -- more would be ahead of the clock
     IF waits AND w.id = my_id THEN -- the reply says so
       g.ttl := my_ttl;
@@ -466,11 +496,13 @@ BEGIN
       alive := NOT EXISTS (SELECT FROM lk.lease_places s WHERE s.lease = my_key AND s.reserve = my_reserve
         AND (s.reserve, s.place) >= (l.head_reserve, l.head_place) AND (my_place = 0 OR s.place < my_place));
       IF alive AND my_reserve > 0 THEN
-        ahead := ahead + coalesce((SELECT sum(s.weight) FROM lk.lease_places s WHERE s.lease = my_key AND s.reserve < my_reserve), 0);
+        ahead := ahead + coalesce((SELECT sum(s.weight) FROM lk.lease_places s
+          WHERE s.lease = my_key AND s.reserve < my_reserve), 0);
       END IF;
     END IF;
     IF alive AND ahead + my_weight <= my_room AND NOT blocked THEN
-      g := ROW(my_key, my_id, me, greatest(l.fence + 1, t), 0, t + my_ttl, t, my_ttl, my_weight, my_place, false, my_label);
+      g := ROW(my_key, my_id, me, greatest(l.fence + 1, t), 0, t + my_ttl, t, my_ttl, my_weight, my_place, false,
+        my_label);
       g.last := CASE WHEN g.first = t THEN t + my_fences - 1 ELSE g.first END;
       l.fence := g.last;
       l.used := l.used + my_weight;
@@ -480,9 +512,11 @@ BEGIN
     ELSIF my_queue OR my_place > 0 THEN
       IF my_place = 0 AND most > 0 AND l.places >= most THEN
         DELETE FROM lk.lease_places s WHERE s.lease = my_key AND s.process IN (
-          SELECT q.process FROM lk.lease_places q LEFT JOIN lk.lease_processes o ON o.lease = q.lease AND o.process = q.process
+          SELECT q.process FROM lk.lease_places q LEFT JOIN lk.lease_processes o ON o.lease = q.lease
+            AND o.process = q.process
             WHERE q.lease = my_key AND q.process <> me GROUP BY q.process, o.beat, o.till, o.span
-            HAVING o.beat IS NULL OR greatest(o.beat, max(q.since)) < l.cutoff OR greatest(o.till, max(q.since) + o.span) <= t);
+            HAVING o.beat IS NULL OR greatest(o.beat, max(q.since)) < l.cutoff
+              OR greatest(o.till, max(q.since) + o.span) <= t);
         GET DIAGNOSTICS n = ROW_COUNT;
         l.places := l.places - n;
       END IF;
@@ -505,7 +539,8 @@ BEGIN
           VALUES (my_key, my_id, me, my_reserve, r.place, my_weight, my_room, my_ttl, my_fences, t, my_token, my_label);
         INSERT INTO lk.lease_processes AS s (lease, process, beat, till, span, token, lapses)
           VALUES (my_key, me, t, t + my_span, my_span, my_token, 0)
-          ON CONFLICT (lease, process) DO UPDATE SET beat = t, till = t + my_span, span = my_span, token = greatest(s.token, my_token)
+          ON CONFLICT (lease, process) DO UPDATE SET beat = t, till = t + my_span, span = my_span,
+            token = greatest(s.token, my_token)
           WHERE s.till <= t OR s.beat < l.cutoff;
       END IF;
     ELSE
@@ -515,11 +550,13 @@ BEGIN
 
   -- New holds.
   IF cardinality(grants) = 1 AND l.holder IS NULL AND l.holds = 0 THEN
-    l.holder := g.id; l.process := g.process; l.first := g.first; l.last := g.last; l.ends := g.ends; l.since := g.since; l.ttl := g.ttl;
+    l.holder := g.id; l.process := g.process; l.first := g.first; l.last := g.last;
+    l.ends := g.ends; l.since := g.since; l.ttl := g.ttl;
     l.weight := g.weight; l.place := g.place; l.untaken := g.untaken; l.label := g.label;
   ELSIF cardinality(grants) > 0 THEN
     IF l.holder IS NOT NULL THEN
-      g := ROW(my_key, l.holder, l.process, l.first, l.last, l.ends, l.since, l.ttl, l.weight, l.place, l.untaken, l.label);
+      g := ROW(my_key, l.holder, l.process, l.first, l.last, l.ends, l.since, l.ttl, l.weight, l.place, l.untaken,
+        l.label);
       grants := grants || g;
       l.holder := NULL;
     END IF;
@@ -552,7 +589,8 @@ BEGIN
     ELSIF l.holds > 0 THEN
       n := least(l.used, l.used + my_weight - my_room);
       SELECT s.label, greatest(s.ends - t, 0) INTO r.label, r.remaining FROM
-        (SELECT o.label, o.ends, o.id, sum(o.weight) OVER (ORDER BY o.ends, o.id) AS freed FROM lk.lease_holds o WHERE o.lease = my_key) s
+        (SELECT o.label, o.ends, o.id, sum(o.weight) OVER (ORDER BY o.ends, o.id) AS freed FROM lk.lease_holds o
+          WHERE o.lease = my_key) s
         WHERE s.freed >= n ORDER BY s.ends, s.id LIMIT 1;
     END IF;
   END IF;
@@ -563,11 +601,12 @@ BEGIN
   END IF;
   IF l IS DISTINCT FROM before THEN
     l.seen := t;
-    UPDATE lk.leases s SET fence = l.fence, busy = l.busy, late = l.late, bound = l.bound, holder = l.holder, process = l.process, first = l.first,
-      last = l.last, ends = l.ends, since = l.since, ttl = l.ttl, weight = l.weight, place = l.place, untaken = l.untaken,
-      label = l.label, released = l.released, released_fence = l.released_fence, released_held = l.released_held, seen = l.seen,
-      used = l.used, holds = l.holds, soonest = l.soonest, places = l.places, head_reserve = l.head_reserve,
-      head_place = l.head_place, room = l.room, number = l.number, cutoff = l.cutoff, stale = l.stale
+    UPDATE lk.leases s SET fence = l.fence, busy = l.busy, late = l.late, bound = l.bound, holder = l.holder,
+      process = l.process, first = l.first, last = l.last, ends = l.ends, since = l.since, ttl = l.ttl,
+      weight = l.weight, place = l.place, untaken = l.untaken, label = l.label, released = l.released,
+      released_fence = l.released_fence, released_held = l.released_held, seen = l.seen, used = l.used, holds = l.holds,
+      soonest = l.soonest, places = l.places, head_reserve = l.head_reserve, head_place = l.head_place, room = l.room,
+      number = l.number, cutoff = l.cutoff, stale = l.stale
       WHERE s.ctid = l.at RETURNING s.ctid INTO l.at;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'the row of lease % is not where it was locked', my_key;
@@ -577,8 +616,8 @@ BEGIN
   RETURN r;
 END $$;
 
--- lock_leases_1 locks the keys of several steps in one order, and returns those that it has locked: one that another
--- transaction has locked must not delay the others, and is left to a call of its own.
+-- lock_leases_1 locks the keys of several steps in one order, and returns the locked ones. A key
+-- that another transaction has locked must not delay the others, and is left to a call of its own.
 CREATE OR REPLACE FUNCTION lk.lock_leases_1(keys uuid[]) RETURNS uuid[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
   IF cardinality(keys) = 1 THEN
@@ -588,8 +627,10 @@ BEGIN
     ARRAY(SELECT a.key FROM unnest(keys) a (key) WHERE NOT EXISTS (SELECT FROM lk.leases s WHERE s.id = a.key));
 END $$;
 
--- renew_leases_1 renews holds. held is null if the key is locked. What is not usual about one is done by a step.
-CREATE OR REPLACE FUNCTION lk.renew_leases_1(me text, my_token bigint, keys uuid[], ids text[], fences bigint[], ttls bigint[])
+-- renew_leases_1 renews holds. held is null if the key is locked. A step renews a hold that the
+-- plain statements do not renew.
+CREATE OR REPLACE FUNCTION lk.renew_leases_1(me text, my_token bigint, keys uuid[], ids text[], fences bigint[],
+  ttls bigint[])
 RETURNS TABLE (number bigint, held boolean, pushes text[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   t bigint;
@@ -602,12 +643,15 @@ BEGIN
   WITH mine AS (SELECT * FROM unnest(keys, ids, fences, ttls) WITH ORDINALITY AS a (key, id, fence, ttl, n)
       WHERE cardinality(keys) > 1 AND a.key = ANY (locked)),
     lone AS (UPDATE lk.leases s SET ends = t + m.ttl, ttl = m.ttl FROM mine m
-      WHERE s.id = m.key AND s.holder = m.id AND s.first = m.fence AND NOT s.untaken AND s.ends > t AND s.ends <= t + s.ttl RETURNING m.n),
+      WHERE s.id = m.key AND s.holder = m.id AND s.first = m.fence AND NOT s.untaken AND s.ends > t
+        AND s.ends <= t + s.ttl RETURNING m.n),
     beside AS (UPDATE lk.lease_holds s SET ends = t + m.ttl, ttl = m.ttl FROM mine m
-      WHERE s.lease = m.key AND s.id = m.id AND s.first = m.fence AND NOT s.untaken AND s.ends > t AND s.ends <= t + least(s.ttl, m.ttl)
+      WHERE s.lease = m.key AND s.id = m.id AND s.first = m.fence AND NOT s.untaken AND s.ends > t
+        AND s.ends <= t + least(s.ttl, m.ttl)
       RETURNING m.n)
     SELECT coalesce(array_agg(a.n), '{}') INTO done FROM (SELECT n FROM lone UNION ALL SELECT n FROM beside) a;
-  FOR u IN SELECT * FROM unnest(keys, ids, fences, ttls) WITH ORDINALITY AS a (key, id, fence, ttl, n) ORDER BY a.key, a.n LOOP
+  FOR u IN SELECT * FROM unnest(keys, ids, fences, ttls) WITH ORDINALITY AS a (key, id, fence, ttl, n)
+    ORDER BY a.key, a.n LOOP
     number := u.n;
     held := u.n = ANY (done);
     pushes := '{}';
@@ -622,17 +666,18 @@ BEGIN
   END LOOP;
 END $$;
 
--- release_leases_1 releases requests. outcome is null if the key is locked. names and texts are those of keys whose
--- release leaves a tombstone, and else null.
-CREATE OR REPLACE FUNCTION lk.release_leases_1(me text, my_token bigint, keys uuid[], ids text[], fences bigint[], repeats boolean[],
-  names bytea[], texts bytea[])
+-- release_leases_1 releases requests. outcome is null if the key is locked. names and texts are not
+-- null for keys whose release leaves a tombstone.
+CREATE OR REPLACE FUNCTION lk.release_leases_1(me text, my_token bigint, keys uuid[], ids text[], fences bigint[],
+  repeats boolean[], names bytea[], texts bytea[])
 RETURNS TABLE (number bigint, outcome text, pushes text[]) LANGUAGE plpgsql AS $$
 DECLARE
   locked uuid[] := lk.lock_leases_1(keys);
   u record;
   r lk.lease_reply;
 BEGIN
-  FOR u IN SELECT * FROM unnest(keys, ids, fences, repeats, names, texts) WITH ORDINALITY AS a (key, id, fence, repeated, name, text, n)
+  FOR u IN SELECT * FROM unnest(keys, ids, fences, repeats, names, texts)
+    WITH ORDINALITY AS a (key, id, fence, repeated, name, text, n)
       ORDER BY a.key, a.n LOOP
     number := u.n;
     outcome := NULL;
@@ -647,10 +692,12 @@ BEGIN
   END LOOP;
 END $$;
 
--- beat_leases_1 sends heartbeats of a process for the keys that it waits for. They end what has run out, and create
--- nothing. Where nothing is to be done, they do not lock the keys. waiting is null if the key is locked.
+-- beat_leases_1 sends heartbeats of a process for the keys that it waits for. They end expired
+-- holds, and create nothing. If there is nothing to do, they do not lock the keys. waiting is null
+-- if the key is locked.
 CREATE OR REPLACE FUNCTION lk.beat_leases_1(me text, my_token bigint, my_span bigint, keys uuid[], resets boolean[])
-RETURNS TABLE (number bigint, waiting bigint, next bigint, pushes text[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+RETURNS TABLE (number bigint, waiting bigint, next bigint, pushes text[])
+  LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   t bigint := lk.now_us();
   quiet uuid[];
@@ -659,7 +706,8 @@ DECLARE
   r lk.lease_reply;
 BEGIN
   quiet := ARRAY(SELECT p.lease FROM lk.lease_processes p JOIN lk.leases l ON l.id = p.lease
-    WHERE p.lease = ANY (keys) AND p.process = me AND p.beat <= t AND l.places > 0 AND l.used >= l.room AND l.seen <= t AND l.stale > t
+    WHERE p.lease = ANY (keys) AND p.process = me AND p.beat <= t AND l.places > 0 AND l.used >= l.room AND l.seen <= t
+      AND l.stale > t
       AND CASE WHEN l.holder IS NULL THEN l.holds > 0 AND l.soonest > t ELSE l.ends > t AND l.ends <= t + l.ttl END
       AND EXISTS (SELECT FROM lk.lease_places s
         WHERE s.lease = p.lease AND s.process = me AND (s.reserve, s.place) >= (l.head_reserve, l.head_place))
@@ -675,9 +723,11 @@ BEGIN
   FOR u IN SELECT a.key, a.reset, a.n, a.key = ANY (quiet) AND NOT a.reset AS quiet,
         CASE WHEN l.holder IS NULL THEN l.soonest ELSE l.ends END - t AS left,
         CASE WHEN a.key = ANY (quiet) THEN (SELECT count(*) FROM lk.lease_places s
-          WHERE s.lease = a.key AND s.process = me AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)) END AS places,
+          WHERE s.lease = a.key AND s.process = me
+            AND (s.reserve, s.place) >= (l.head_reserve, l.head_place)) END AS places,
         l.id IS NOT NULL AS known
-      FROM unnest(keys, resets) WITH ORDINALITY AS a (key, reset, n) LEFT JOIN lk.leases l ON l.id = a.key ORDER BY a.key LOOP
+      FROM unnest(keys, resets) WITH ORDINALITY AS a (key, reset, n) LEFT JOIN lk.leases l ON l.id = a.key
+        ORDER BY a.key LOOP
     number := u.n;
     IF u.quiet AND u.places > 0 THEN
       waiting := u.places;
@@ -688,7 +738,8 @@ BEGIN
       next := 0;
       pushes := '{}';
     ELSE
-      r := lk.step_lease_1('beat', u.key, me, my_token, my_span => my_span, reset => u.reset, whole => cardinality(keys) = 1);
+      r := lk.step_lease_1('beat', u.key, me, my_token, my_span => my_span, reset => u.reset,
+        whole => cardinality(keys) = 1);
       waiting := r.waiting;
       next := r.next;
       pushes := r.pushes;
@@ -697,11 +748,14 @@ BEGIN
   END LOOP;
 END $$;
 
--- inspect_leases_1 returns for each key that exists a row of the kind "key", with the weight in use and the number of
--- waiters (last), and then its holds and its waiters, at most so many of each. It changes nothing.
+-- inspect_leases_1 returns for each key that exists:
+--   - a row of the kind "key", with the weight in use and the number of waiters (last);
+--   - its holds and its waiters, at most so many of each.
+--
+-- It changes nothing.
 CREATE OR REPLACE FUNCTION lk.inspect_leases_1(keys uuid[], most bigint)
-RETURNS TABLE (lease uuid, kind text, key bytea, first bigint, last bigint, weight bigint, reserve int, label bytea, age bigint,
-  remaining bigint)
+RETURNS TABLE (lease uuid, kind text, key bytea, first bigint, last bigint, weight bigint, reserve int, label bytea,
+  age bigint, remaining bigint)
 LANGUAGE sql AS $$
   WITH now AS MATERIALIZED (SELECT lk.now_us() AS t),
     held AS MATERIALIZED (
@@ -710,8 +764,8 @@ LANGUAGE sql AS $$
       UNION ALL
       SELECT h.lease, h.first, h.last, h.weight, h.label, h.since, least(h.ends, n.t + h.ttl)
         FROM lk.lease_holds h, now n WHERE h.lease = ANY (keys) AND h.ends > n.t)
-  SELECT l.id, 'key', k.key, 0::bigint, l.places::bigint, coalesce((SELECT sum(h.weight) FROM held h WHERE h.lease = l.id), 0)::bigint,
-      0, NULL::bytea, 0::bigint, 0::bigint
+  SELECT l.id, 'key', k.key, 0::bigint, l.places::bigint,
+      coalesce((SELECT sum(h.weight) FROM held h WHERE h.lease = l.id), 0)::bigint, 0, NULL::bytea, 0::bigint, 0::bigint
     FROM lk.leases l JOIN lk.lease_keys k ON k.id = l.id WHERE l.id = ANY (keys)
   UNION ALL
   SELECT k.key, 'hold', NULL, h.first, h.last, h.weight, 0, h.label, greatest(n.t - h.since, 0), h.ends - n.t
@@ -722,7 +776,8 @@ LANGUAGE sql AS $$
       LATERAL (SELECT * FROM lk.lease_places w WHERE w.lease = k.key ORDER BY w.reserve, w.place, w.id LIMIT most) w
 $$;
 
--- sweep_leases_1 takes a step for keys that nobody is concerned with any more, but that have holds or waiters.
+-- sweep_leases_1 takes a step for keys that have holds or waiters, and with which no process is
+-- concerned any more.
 CREATE OR REPLACE FUNCTION lk.sweep_leases_1(most bigint) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
 DECLARE
   t bigint := lk.now_us() - 60000000;
@@ -730,7 +785,8 @@ DECLARE
 BEGIN
   FOR one IN SELECT s.lease FROM lk.lease_holds s WHERE s.ends < t UNION
       SELECT s.lease FROM lk.lease_places s
-        WHERE s.since < t AND NOT EXISTS (SELECT FROM lk.lease_processes o WHERE o.lease = s.lease AND o.process = s.process)
+        WHERE s.since < t AND NOT EXISTS (SELECT FROM lk.lease_processes o
+          WHERE o.lease = s.lease AND o.process = s.process)
       ORDER BY 1 LIMIT most LOOP
     UPDATE lk.leases s SET stale = 0 WHERE s.id = one;
     PERFORM lk.step_lease_1('beat', one, '', 0, whole => false);

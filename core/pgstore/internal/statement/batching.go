@@ -14,7 +14,7 @@ func Batch[R batch.Request](db *Client, config batch.Config[R]) *batch.Batcher[R
 	return batch.New(config)
 }
 
-// batchServer is the server as a batcher sees it.
+// batchServer is the client as a batcher's server.
 type batchServer struct{ db *Client }
 
 func (s batchServer) Start(call func()) bool { return s.db.Start(call) }

@@ -15,8 +15,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// probeText locks a row and commits, as a write does, and leaves no dead row behind. A server that
-// replies to a ping may be a replica, or be read-only. It waits for nobody.
+// probeText locks a row and commits, as a write does, and leaves no dead row behind. It waits for
+// no other transaction. A ping would be no evidence: a replica, or a read-only server, replies to
+// it as well.
 const probeText = "SELECT 1 FROM lk.schema_version FOR UPDATE SKIP LOCKED"
 
 func (db *Client) newBreaker(server *pgx.ConnConfig) *breaker.Breaker {
@@ -36,14 +37,14 @@ func AddressOf(server *pgx.ConnConfig) string {
 	return net.JoinHostPort(server.Host, strconv.Itoa(int(server.Port)))
 }
 
-// Probe asks the server by a connection of its own: the pool's may all be in use, or lead to a
-// server that has moved. If the server works, it ends the pool's silent connections together.
+// Probe asks the server by a connection of its own, since the pool's may all be in use, or lead to
+// a server that has moved. If the server works, it ends the pool's silent connections together.
 func (db *Client) Probe() error {
 	settings := db.pool.Config().ConnConfig
 	ctx, cancel := context.WithTimeout(db.life, time.Duration(2+otherHosts(settings))*db.config.Timeout)
 	defer cancel()
 	conn, err := db.connect(ctx, settings)
-	if IsCode(err, tooManyConnections) { // then those that it has must do
+	if IsCode(err, tooManyConnections) {
 		return db.probeIdle(ctx, err)
 	}
 	if err != nil {
@@ -87,7 +88,7 @@ func (db *Client) probeIdle(ctx context.Context, refusal error) error {
 	return result
 }
 
-// endSilent ends the idle connections that do not reply, now that a new one has.
+// endSilent ends the idle connections that do not reply, after a new one has replied.
 func (db *Client) endSilent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, db.config.Timeout/4)
 	defer cancel()
@@ -101,7 +102,8 @@ func (db *Client) endSilent(ctx context.Context) {
 	all.Wait()
 }
 
-// isDecisive reports whether a failure is what a new connection says.
+// isDecisive reports whether a failure alone is decisive: a new connection was refused, or its host
+// is unknown.
 func isDecisive(failure error) bool {
 	switch store.CauseOf(failure) {
 	case store.ConnectionRefused, store.UnknownHost:
@@ -110,12 +112,14 @@ func isDecisive(failure error) bool {
 	return false
 }
 
-// verdict returns what the result of a call means that was sent then: nil if the server works,
-// breaker.ErrNoEvidence if it may work, or the failure.
+// verdict returns the verdict on the server by the result of a call that was sent then: nil if the
+// server works, breaker.ErrNoEvidence if it may work, or the failure.
 //
-// A timeout counts only if no other call got a reply meanwhile: a server that replies to others is
-// busy, not down. Neither counts a bound that the call has reached at the server; nor a connection
-// that the administrator has ended: the next connection is the evidence.
+// No evidence are:
+//   - a timeout, if another call got a reply since: a server that replies to others is busy, not
+//     down;
+//   - a bound that the call has reached at the server;
+//   - a connection that the administrator has ended: the next connection is the evidence.
 func (db *Client) verdict(writes bool, sent time.Time, err error) error {
 	if err == nil {
 		if writes && !db.written.Load() {
@@ -129,7 +133,8 @@ func (db *Client) verdict(writes bool, sent time.Time, err error) error {
 		return db.Explain(err, false)
 	case errors.As(err, &reply):
 		return db.meaning(writes, reply, err)
-	case db.life.Err() != nil, errors.Is(err, breaker.ErrNoEvidence), errors.Is(err, store.ErrUnavailable): // the store's own refusal
+	case db.life.Err() != nil, errors.Is(err, breaker.ErrNoEvidence),
+		errors.Is(err, store.ErrUnavailable): // the client's own refusal
 		return breaker.ErrNoEvidence
 	case errors.Is(err, context.Canceled): // the caller has left
 		return breaker.ErrNoEvidence
@@ -155,8 +160,8 @@ func (db *Client) meaning(writes bool, reply *pgconn.PgError, err error) error {
 	return works
 }
 
-// works is the verdict on a call that the server has replied to. One that only serves reads is down
-// for writes.
+// works is the verdict on a call that the server has replied to. A server that only serves reads is
+// down for writes.
 func (db *Client) works(writes bool) error {
 	if !writes {
 		return breaker.ErrNoEvidence
@@ -165,8 +170,8 @@ func (db *Client) works(writes bool) error {
 	return nil
 }
 
-// repliedSince reports whether the server has replied to a call that writes some time after then:
-// earlier replies may still have been on their way.
+// repliedSince reports whether the server has replied to a call that writes some time after then.
+// Earlier replies may have been on their way before then.
 func (db *Client) repliedSince(then time.Time) bool {
 	return db.heard.Load() > int64(then.Add(db.config.Timeout/10).Sub(db.made))
 }
@@ -178,8 +183,8 @@ func (db *Client) doubt(began time.Time) {
 	}
 }
 
-// noConnection reports that a call that began then got no connection: its caller has left, all were
-// in use, or none could be made.
+// noConnection reports that a call that began then got no connection: its caller has left, all
+// connections were in use, or none could be made.
 func (db *Client) noConnection(waiting context.Context, admitted breaker.Call, began time.Time, err error) {
 	switch {
 	case waiting.Err() != nil || db.life.Err() != nil:
@@ -189,8 +194,8 @@ func (db *Client) noConnection(waiting context.Context, admitted breaker.Call, b
 	}
 }
 
-// endedByAdministrator reports whether the server has ended the connection, but not all of them:
-// for the next one it may work.
+// endedByAdministrator reports whether the server has ended the connection, but not all of them.
+// The next connection may work.
 func endedByAdministrator(err error) bool {
 	var reply *pgconn.PgError
 	return errors.As(err, &reply) && meaningOf(reply).means == disconnected

@@ -20,7 +20,7 @@ import (
 type Call struct {
 	Operation Operation
 	Urgency   batch.Urgency
-	Writes    bool   // an error leaves unknown whether it was carried out, unless that is certain
+	Writes    bool   // after an error it is unknown whether it was carried out, except if that is certain
 	Once      bool   // it must not be carried out twice, such as a charge
 	Brief     bool   // it waits for no other transaction
 	Flow      string // calls about records take turns by it: the scope; empty for other calls
@@ -32,15 +32,17 @@ type Operation struct {
 	Share Share
 }
 
-// Run runs f with a connection. Its caller gets an error of package store, or one that is its
-// context's as well, when its context ends, or after the store's timeout for a connection and once
-// more for the reply. f is repeated when the server has rolled it back for the sake of another
-// transaction, and, unless the step is for once, when its connection broke.
+// Run runs f with a connection. It waits for the client's timeout at most for a connection, and for
+// as long again for the reply, and returns earlier if ctx ends. The error is one of package store,
+// and matches the context's as well if that has ended. f is repeated:
+//   - if the server has rolled it back for the sake of another transaction;
+//   - if its connection broke, and the call is not one for once.
 //
-// f may go on after its caller has left, so it has a context that the caller's does not end, since
-// pgx closes a connection whose context ends during a query, and must not change what the caller
-// has.
-func Run[T any](ctx context.Context, db *Client, call Call, f func(ctx context.Context, c *pgx.Conn) (T, error)) (T, error) {
+// f may go on after its caller has left, so it must not change the caller's data. Its context does
+// not end with the caller's: pgx closes a connection whose context ends during a query.
+func Run[T any](
+	ctx context.Context, db *Client, call Call, f func(ctx context.Context, c *pgx.Conn) (T, error),
+) (T, error) {
 	timing := db.telemetry.Begin(ctx, call.Operation.Name)
 	value, err := attempt(ctx, db, call, f)
 	timing.End(ctx, err)
@@ -48,13 +50,15 @@ func Run[T any](ctx context.Context, db *Client, call Call, f func(ctx context.C
 	return value, err
 }
 
-// reply is what a statement has come to.
+// reply is the result of a statement.
 type reply[T any] struct {
 	value T
 	err   error
 }
 
-func attempt[T any](ctx context.Context, db *Client, call Call, f func(ctx context.Context, c *pgx.Conn) (T, error)) (none T, err error) {
+func attempt[T any](
+	ctx context.Context, db *Client, call Call, f func(ctx context.Context, c *pgx.Conn) (T, error),
+) (none T, err error) {
 	if db.life.Err() != nil {
 		return none, store.ErrClosed
 	}
@@ -82,7 +86,9 @@ func attempt[T any](ctx context.Context, db *Client, call Call, f func(ctx conte
 	}
 	sent := time.Now()
 	var once sync.Once
-	tell := func(result error) { // the breaker, of the first result: a statement may go on that has no reply in time
+	// tell reports the first result to the breaker. A statement without a reply in time has a second
+	// one.
+	tell := func(result error) {
 		verdict := db.verdict(call.Writes, sent, result)
 		once.Do(func() { admitted.End(verdict) })
 	}
@@ -111,10 +117,11 @@ var errLate = errors.New("no reply in time")
 
 func late(why error) error { return fmt.Errorf("%w: %w", errLate, why) }
 
-// answerApart makes a call in a goroutine of its own, which its caller leaves behind when its
-// context ends.
+// answerApart makes a call in a goroutine of its own. Its caller leaves the goroutine behind when
+// its context ends.
 func answerApart[T any](
-	ctx, waiting context.Context, db *Client, call Call, tell func(result error), answer func(running context.Context) reply[T],
+	ctx, waiting context.Context, db *Client, call Call, tell func(result error),
+	answer func(running context.Context) reply[T],
 ) reply[T] {
 	done := make(chan reply[T], 1)
 	db.workers.run(func() {
@@ -144,15 +151,16 @@ func answerApart[T any](
 }
 
 const (
-	// callerGrace is how long a call goes on in its caller's goroutine after the caller's context
-	// has ended. To end it costs the connection.
+	// callerGrace is how long a call goes on in its caller's goroutine after the end of the caller's
+	// context. An end of the call costs the connection.
 	callerGrace = 10 * time.Millisecond
-	// slowFor is how long lookups run in goroutines of their own after one has cost a connection.
+	// slowFor is how long lookups run in goroutines of their own after one of them has cost a
+	// connection.
 	slowFor = 10 * time.Second
 )
 
-// answerHere makes a call in its caller's goroutine, since to wake another thread takes as long as
-// a lookup.
+// answerHere makes a call in its caller's goroutine: to wake another thread takes as long as a
+// lookup.
 func answerHere[T any](ctx context.Context, db *Client, answer func(running context.Context) reply[T]) reply[T] {
 	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), db.config.Timeout+callerGrace)
 	defer cancel()
@@ -171,11 +179,11 @@ func answerHere[T any](ctx context.Context, db *Client, answer func(running cont
 	return r
 }
 
-// recentlySlow reports whether a call in its caller's goroutine has lately had no reply in time.
+// recentlySlow reports whether a call in its caller's goroutine lately got no reply in time.
 func (db *Client) recentlySlow() bool { return int64(time.Since(db.made)) < db.slowUntil.Load() }
 
-// connection returns a connection for a call that began then, and the call's share of the pool. It
-// ends the call if there is none in time.
+// connection returns a connection for a call that began then, and the call's share of the pool. If
+// there is no connection in time, it ends the call.
 func (db *Client) connection(
 	waiting context.Context, call Call, admitted breaker.Call, began time.Time,
 ) (conn *pgxpool.Conn, place admission, err error) {
@@ -200,22 +208,22 @@ func (db *Client) connection(
 }
 
 const (
-	// Rollbacks is how often a statement is sent that the server rolls back.
+	// Rollbacks is the number of times that a statement is sent if the server rolls it back each time.
 	Rollbacks = 10
-	// mostBroken is how many connections a statement may break, or find broken.
+	// mostBroken is the number of connections that a statement may break, or find broken.
 	mostBroken = 3
 )
 
 // patiently runs f until there is a result that a repetition would not change, and releases the
-// connection. The error of the reply is one of package store; result is the last one as it came.
+// connection. The reply's error is one of package store. result is the last error as it came.
 func patiently[T any](
 	ctx context.Context, db *Client, call Call, conn *pgxpool.Conn, f func(ctx context.Context, c *pgx.Conn) (T, error),
 ) (r reply[T], result error) {
-	maybe := false // an earlier one, whose connection broke, may have been carried out
+	maybe := false // an earlier run, whose connection broke, may have been carried out
 	for rolledBack, broken := 1, 0; ; {
 		r.value, r.err = f(ctx, conn.Conn())
 		result = r.err
-		if result == nil && maybe && call.Writes { // it may have found what is on no replica yet
+		if result == nil && maybe && call.Writes { // the effects of the earlier run may be on no replica yet
 			_, r.err = conn.Exec(ctx, db.Text(confirmSQL))
 			result = r.err
 		}
@@ -232,7 +240,7 @@ func patiently[T any](
 			break
 		}
 		db.release(conn)
-		if !moved { // what a server that takes no writes has refused has not run
+		if !moved { // else the server has refused the statement, which has not run
 			maybe = maybe || !unsent
 			ctx = context.WithValue(ctx, repeat{}, repeat{})
 		}
@@ -254,14 +262,14 @@ func patiently[T any](
 	return r, result
 }
 
-// hasMoved reports whether a new connection takes the writes that one of the pool has refused: all
-// of the pool may be of the server, or have the setting, of before, and end.
+// hasMoved reports whether a new connection takes the writes that one of the pool has refused. All
+// connections of the pool may be to the earlier server, or have the earlier setting, so they end.
 func (db *Client) hasMoved(ctx context.Context) bool {
 	db.pool.Reset()
 	return db.breaker.Ask(ctx, time.Now()) == nil
 }
 
-// repeat is in the context of a function that Run calls again after its connection broke.
+// repeat is the context key of a function that Run calls again after its connection broke.
 type repeat struct{}
 
 // IsRepeat reports whether an earlier call of the function may have been carried out.

@@ -1,7 +1,8 @@
-// Package statement runs statements on a PostgreSQL server: each within a timeout, in its share of a pool
-// of connections, behind a circuit breaker, and repeated where that is safe. It sends pushes and
-// listens to them. What the statements mean is their callers' concern; of their schema it uses the
-// row of lk.schema_version, which probes lock, and lk.confirm_1, which waits for replicas.
+// Package statement runs statements on a PostgreSQL server: each within a timeout, in its share of
+// a pool of connections, behind a circuit breaker, and repeated where that is safe. It also sends
+// pushes and listens to them. The meaning of the statements is their callers' concern. Of their
+// schema the package uses the row of lk.schema_version, which probes lock, and lk.confirm_1, which
+// waits for replicas.
 package statement
 
 import (
@@ -47,7 +48,7 @@ type Client struct {
 	cutAll     context.CancelFunc
 }
 
-// Config is what a Client is made of.
+// Config is the configuration of a Client.
 type Config struct {
 	Pool        *pgxpool.Config // whose hooks are called as its pool would
 	Listen      *pgx.ConnConfig // of the connection that listens; nil if none does
@@ -66,7 +67,7 @@ type Config struct {
 	Logger     *slog.Logger
 	Providers  telemetry.Providers
 	ScopeName  string
-	Operations []Operation // all that calls have
+	Operations []Operation // of all calls
 }
 
 // New returns a client. It connects to nothing yet.
@@ -125,8 +126,8 @@ func (db *Client) Close() {
 	db.closing.Unlock()
 	db.end()
 	db.background.Wait()
-	// What runs may end, and the server learns that the connections are no longer used. The client
-	// would wait for much longer for a server that does not reply.
+	// Statements in flight may end, and the server learns that the connections are no longer used. pgx
+	// would wait for a server that does not reply for much longer.
 	grace := time.AfterFunc(3*db.config.Timeout/2, db.cutAll)
 	db.pool.Close()
 	grace.Stop()
@@ -134,7 +135,7 @@ func (db *Client) Close() {
 	db.telemetry.Close()
 }
 
-// Unhurried is the timeout of background work, which no caller waits for.
+// Unhurried is the timeout of background work, for which no caller waits.
 func (db *Client) Unhurried() time.Duration { return max(5*time.Second, 4*db.config.Timeout) }
 
 // logFault logs errors that do not end by themselves.

@@ -14,8 +14,8 @@ import (
 func (db *Client) settings() *pgxpool.Config {
 	of := db.config.Pool
 	c := of.Copy()
-	// Calls have slots. The client keeps a connection that has died in the pool for a while, which
-	// must leave room for a new one: see drain.
+	// Slots bound the calls. The pool has room for as many connections again: pgx keeps a dead
+	// connection in the pool for a while, which must leave room for a new one. See drain.
 	c.MaxConns, c.MinConns, c.MinIdleConns = 2*int32(db.config.Connections), 0, 0 //nolint:gosec // checked
 	before := c.BeforeConnect
 	c.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
@@ -33,7 +33,7 @@ func (db *Client) settings() *pgxpool.Config {
 	c.PrepareConn = usable(of)
 	c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a round trip
 	db.prepare(c.ConnConfig)
-	// Without prepared statements, the types of arguments are still those that the server wants.
+	// Without prepared statements, the types of arguments are still the ones that the server wants.
 	if db.config.Pooled || c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -64,18 +64,19 @@ func usable(of *pgxpool.Config) func(context.Context, *pgx.Conn) (bool, error) {
 	}
 }
 
-// setting is a setting of a session that the store relies on, whatever that of the server, the
-// database or the user is.
+// setting is a setting of a session that the client relies on, whatever the setting of the server,
+// the database or the user is.
 type setting struct {
 	name, value string
 	atStart     bool // also a parameter of the connection, which RESET keeps, and poolers of transactions refuse
 	since       int  // the first release that has it, if the store works with earlier ones
 }
 
-// session returns the settings of the store's sessions, but for those through a pooler of
-// transactions, which have none.
+// session returns the settings of the client's sessions. Sessions through a pooler of transactions
+// have none of them.
 func (db *Client) session() []setting {
-	// The server ends a statement a little before its caller leaves, which then learns why.
+	// The server ends a statement a little before its caller leaves, so that the caller gets the
+	// reason.
 	timeout := strconv.FormatInt(max(db.config.Timeout*9/10, time.Millisecond).Milliseconds(), 10)
 	return []setting{
 		{name: "statement_timeout", value: timeout, atStart: true},
@@ -85,9 +86,9 @@ func (db *Client) session() []setting {
 		{name: "transaction_timeout", value: "0", since: 17},
 		{name: "default_transaction_isolation", value: "read committed", atStart: true},
 		{name: "plan_cache_mode", value: "force_generic_plan", atStart: true}, // to plan each call takes longer than the call
-		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen
-		// for an empty table. Where there is no other way, the server takes one nevertheless, as
-		// one so expensive that it would compile the statement.
+		// A plan lasts as long as the connection, and a sequential scan in it may have been chosen for an
+		// empty table. If there is no other way, the server takes one nevertheless, at a cost so high
+		// that it would compile the statement: hence jit.
 		{name: "enable_seqscan", value: "off"},
 		{name: "jit", value: "off"},
 		{name: "search_path", value: "pg_catalog"},
@@ -98,7 +99,7 @@ func (db *Client) session() []setting {
 	}
 }
 
-// set makes the settings of a session the store's.
+// set makes the client's settings of a session.
 func (db *Client) set(ctx context.Context, c *pgx.Conn) error {
 	var names, values []string
 	var since []int
@@ -119,11 +120,11 @@ func (db *Client) listenerSettings(of *pgx.ConnConfig) *pgx.ConnConfig {
 	return of
 }
 
-// prepare makes the settings of a connection the store's.
+// prepare makes the client's settings of a connection.
 func (db *Client) prepare(c *pgx.ConnConfig) {
 	c.ConnectTimeout = db.Unhurried() // a caller waits less, and a later one finds the connection
 	if otherHosts(c) > 0 {
-		c.ConnectTimeout = db.config.Timeout // each: one that does not reply must not keep the next one waiting
+		c.ConnectTimeout = db.config.Timeout // for each server, so that a silent one does not delay the next
 	}
 	c.DialFunc = db.dialer(c.DialFunc)
 	if c.RuntimeParams["application_name"] == "" {
@@ -131,7 +132,7 @@ func (db *Client) prepare(c *pgx.ConnConfig) {
 	}
 }
 
-// otherHosts returns the number of further servers that the DSN names, to be tried one by one.
+// otherHosts returns the number of further servers in the DSN, which are tried one by one.
 func otherHosts(c *pgx.ConnConfig) int {
 	all := map[string]bool{AddressOf(c): true}
 	for _, other := range c.Fallbacks { // also the same server without TLS
@@ -140,7 +141,7 @@ func otherHosts(c *pgx.ConnConfig) int {
 	return len(all) - 1
 }
 
-// connect makes a connection beside the pool, as the pool would: its BeforeConnect may know the
+// connect makes a connection beside the pool, in the same way: the pool's BeforeConnect may set the
 // present password.
 func (db *Client) connect(ctx context.Context, of *pgx.ConnConfig) (*pgx.Conn, error) {
 	of = of.Copy()
@@ -152,7 +153,8 @@ func (db *Client) connect(ctx context.Context, of *pgx.ConnConfig) (*pgx.Conn, e
 	return pgx.ConnectConfig(ctx, of)
 }
 
-// prepareConnection makes a new connection the client's, after the hook that it has its settings of.
+// prepareConnection prepares a new connection, after the hook of the pool that the client has its
+// settings of.
 func (db *Client) prepareConnection(ctx context.Context, c *pgx.Conn) error {
 	if after := db.config.Pool.AfterConnect; after != nil {
 		if err := after(ctx, c); err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// dialer returns a function that dials connections which the store can cut: for a connection whose
-// context has ended, the client dials one more, and waits for 15 s for a server that does not
-// reply.
+// dialer returns a function that dials connections which the client can cut. pgx dials one more for
+// a connection whose context has ended, and waits for 15 s for a server that does not reply.
 func (db *Client) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -31,10 +30,10 @@ func (db *Client) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// socket is a connection that is cut unless it is closed before.
+// socket is a connection that is cut if it is not closed before.
 //
 // A connection with a cancel request stays open until the server closes it, or for cancelLinger:
-// PgBouncer 1.18.0 to 1.19.0 crashes when the client leaves before
+// PgBouncer 1.18.0 to 1.19.0 crashes if the client leaves before
 // (https://github.com/pgbouncer/pgbouncer/issues/801).
 type socket struct {
 	net.Conn
@@ -92,8 +91,8 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// drain is how long a connection that pgx has ended may take to be ended by the server, too. pgx
-// waits for 15 s, and until then one that has died keeps its place in the pool.
+// drain is the time for the server to end a connection that pgx has ended. pgx waits for 15 s, and
+// until then a dead connection keeps its place in the pool.
 const drain = time.Second
 
 func (s *socket) SetDeadline(t time.Time) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// meaning is what an error of the server means.
+// meaning is the meaning of an error of the server.
 type meaning int
 
 const (
@@ -25,7 +25,7 @@ const (
 	misconfigured                // the server, or the client, is set up wrongly; nothing was carried out
 )
 
-// answer is an error of the server, and what it means.
+// answer is an error of the server, and its meaning.
 type answer struct {
 	code   string
 	means  meaning
@@ -33,9 +33,9 @@ type answer struct {
 	advice string      // what to do; "" if the server's text says enough
 }
 
-// answers are what the server's errors mean, by the beginnings of their codes: the first one
-// counts. An error of a statement that has no entry does not end by itself, and is no outage
-// either.
+// answers are the meanings of the server's errors, by the beginnings of their codes. The first
+// entry that fits counts. An error of a statement without an entry does not end by itself, and is
+// no outage either.
 var answers = []answer{
 	{"28", misconfigured, store.Authentication, ""},
 	{"42501", misconfigured, store.Permission, "grant the store's user what pgstore.Grants lists"},
@@ -63,7 +63,7 @@ var answers = []answer{
 	{"58", outage, "", ""}, // of its machine
 }
 
-// meaningOf returns what an error of the server means.
+// meaningOf returns the meaning of an error of the server.
 func meaningOf(err *pgconn.PgError) answer {
 	if err.Code == "08P01" && isMisuse(err) {
 		return answer{err.Code, misconfigured, store.WrongServer, poolerAdvice}
@@ -80,12 +80,13 @@ func meaningOf(err *pgconn.PgError) answer {
 }
 
 // isMisuse reports whether a violation of the protocol is the client's. PgBouncer has the same code
-// for all that it says itself, also that the server behind it is down.
+// for all errors of its own, also if the server behind it is down.
 func isMisuse(err *pgconn.PgError) bool {
-	return EndsStatement(err) || strings.Contains(err.Message, "prepared statement") || strings.Contains(err.Message, "startup parameter")
+	return EndsStatement(err) ||
+		strings.Contains(err.Message, "prepared statement") || strings.Contains(err.Message, "startup parameter")
 }
 
-// MigrateAdvice is what to do about a schema that is missing, or old.
+// MigrateAdvice is the advice for a schema that is missing, or old.
 const MigrateAdvice = "run pgstore.Migrate of this release, with the store's schema"
 
 const (
@@ -93,16 +94,16 @@ const (
 	poolerAdvice   = "through a pooler of transactions, use pgstore.WithTransactionPooler"
 )
 
-// Explain returns an error of the client as one of a store: unavailable, with what else is known of
-// it. It is unconfirmed if the statement may have been carried out.
+// Explain returns an error of pgx as one of package store: unavailable, with its cause if that is
+// known. It is unconfirmed if the statement may have been carried out.
 func Explain(err error, writes bool) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
 	var reply *pgconn.PgError
 	if errors.As(err, &reply) {
-		// An error of a statement has rolled it back. One that ends the connection may have come
-		// behind the commit.
+		// An error of a statement has rolled it back. An error that ends the connection may have come
+		// after the commit.
 		writes = writes && !EndsStatement(reply)
 		switch a := meaningOf(reply); {
 		case a.means == overloaded:
@@ -123,8 +124,8 @@ func Explain(err error, writes bool) error {
 	return fmt.Errorf("%w: postgresql: %w", store.ErrUnavailable, err)
 }
 
-// Explain is the function of this name, and knows what the server did before: one that has taken
-// writes, and is read-only now, has been demoted, or is being moved.
+// Explain is the function of this name, with the client's record of the server: if the server has
+// taken writes, and is read-only now, it has been demoted, or is being moved.
 func (db *Client) Explain(err error, writes bool) error {
 	if IsReadOnly(err) && db.written.Load() {
 		return store.Unavailable(store.ReadOnly, fmt.Sprintf("postgresql: %v: it took writes before", err))
@@ -132,8 +133,8 @@ func (db *Client) Explain(err error, writes bool) error {
 	return Explain(err, writes)
 }
 
-// explainLate explains the error of a call that began then and has no reply in time. A server that
-// has replied to other calls since then is overloaded, and not down.
+// explainLate explains the error of a call that began then and got no reply in time. If the server
+// has replied to other calls since then, it is overloaded, and not down.
 func (db *Client) explainLate(err error, began time.Time, writes bool) error {
 	explained := db.Explain(err, writes)
 	if isTimeout(err) && store.Down(explained) && db.repliedSince(began) {
@@ -176,7 +177,7 @@ func IsReadOnly(err error) bool { return IsCode(err, readOnly) }
 
 // IsCode reports whether the server replied with an error of one of these codes.
 func IsCode(err error, codes ...string) bool {
-	if err == nil { // of most calls: what follows allocates
+	if err == nil { // as for most calls: the rest allocates
 		return false
 	}
 	var reply *pgconn.PgError

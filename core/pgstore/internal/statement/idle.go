@@ -9,9 +9,10 @@ import (
 	"syscall"
 )
 
-// isQuiet reports whether an idle connection has neither ended nor received anything. What a server
-// sends by itself is its farewell, or news that a new connection gets as well. This takes no round
-// trip; a step that is sent on a connection that has ended may not be sent again.
+// isQuiet reports whether an idle connection has neither ended nor received anything. A server
+// sends nothing by itself but its farewell, and news that a new connection gets as well. The check
+// takes no round trip. It matters since a step that was sent on a connection that has ended may not
+// be sent again.
 func isQuiet(conn net.Conn) bool {
 	if encrypted, ok := conn.(*tls.Conn); ok {
 		conn = encrypted.NetConn()

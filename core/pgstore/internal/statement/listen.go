@@ -16,19 +16,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 )
 
-// listener is the store's connection for pushes: on a channel of its own, as long as the process
-// lives. What else it needs for leases and notices is theirs.
+// listener is the client's connection for pushes. It is on a channel of its own, as long as the
+// process lives. Its callers bring the state for leases and notices.
 type listener struct {
 	inbox      string          // the channel
-	settings   *pgx.ConnConfig // nil if there is nothing to listen to
+	settings   *pgx.ConnConfig // nil if the client listens nowhere
 	once       sync.Once
 	subscribed atomic.Bool
 }
 
 const (
-	// listenCheck is how often the store checks that what it sends arrives.
+	// listenCheck is the time between checks that pushes arrive.
 	listenCheck = 5 * time.Second
-	// relistenAfter is the first pause before the store listens again.
+	// relistenAfter is the first pause before the client listens again.
 	relistenAfter = 100 * time.Millisecond
 )
 
@@ -42,7 +42,7 @@ func (l *listener) init() { l.inbox = newInbox() }
 
 func newInbox() string { return "lk_" + strings.ToLower(rand.Text()[:16]) }
 
-// Listen starts to listen, in the background, if it listens anywhere.
+// Listen starts to listen in the background. It does nothing if the client listens nowhere.
 func (db *Client) Listen() {
 	if db.listener.settings == nil {
 		return
@@ -82,8 +82,8 @@ func (db *Client) listenOnce() (listened bool) {
 	return true
 }
 
-// receives passes on what arrives until it is time for the next check. It reports whether the
-// connection has not ended.
+// receives passes on pushes until it is time for the next check. It reports whether the connection
+// is still open.
 func (db *Client) receives(conn *pgx.Conn) bool {
 	ctx, cancel := context.WithTimeout(db.life, listenCheck)
 	defer cancel()
@@ -98,11 +98,12 @@ func (db *Client) receives(conn *pgx.Conn) bool {
 
 // echoes sends a push on a connection of the pool and waits for it on the listening one. It returns
 // false if the push does not arrive: the address may lead to another server now, and the listening
-// connection still to the old one. A push that cannot be sent is no evidence.
+// connection still to the old one. If the push cannot be sent, that is no evidence.
 func (db *Client) echoes(conn *pgx.Conn) bool {
 	err := db.greet(db.life, conn, db.listener.inbox)
 	if errors.Is(err, ErrUnheard) && db.life.Err() == nil {
-		db.config.Logger.WarnContext(db.life, "lockkeeper: pushes no longer arrive on a connection; the store listens on another one",
+		db.config.Logger.WarnContext(db.life,
+			"lockkeeper: pushes no longer arrive on a connection; the store listens on another one",
 			"store", "postgresql")
 		return false
 	}
@@ -134,11 +135,11 @@ func (db *Client) hangUp(conn *pgx.Conn) {
 // greeting is a push of a process to itself.
 const greeting = "hello"
 
-// ErrUnheard is the error of a listener where no pushes arrive.
+// ErrUnheard is the error of a listening connection on which no pushes arrive.
 var ErrUnheard = WrongServer("what is sent by NOTIFY does not arrive where the store listens: %s", poolerAdvice)
 
-// greet checks that pushes arrive on a connection, by sending one: through a pooler of transactions
-// LISTEN succeeds, and nothing ever arrives. Then it returns ErrUnheard.
+// greet checks that pushes arrive on a connection, by sending one. If none arrives, it returns
+// ErrUnheard: through a pooler of transactions LISTEN succeeds, but no push ever arrives.
 func (db *Client) greet(ctx context.Context, conn *pgx.Conn, channel string) error {
 	notify := Execute("SELECT pg_notify($1, $2)", channel, greeting)
 	if _, err := Run(ctx, db, Call{Operation: opNotify, Urgency: batch.Finishing}, notify); err != nil {
@@ -166,14 +167,14 @@ func (db *Client) received(push *pgconn.Notification) {
 	}
 }
 
-// within calls f for the store's timeout at most.
+// within calls f for the client's timeout at most.
 func (db *Client) within(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(db.life, db.config.Timeout)
 	defer cancel()
 	return f(ctx)
 }
 
-// CheckListening checks by a push that pushes arrive: they do not if it returns ErrUnheard.
+// CheckListening checks by a push that pushes arrive. It returns ErrUnheard if they do not.
 func (db *Client) CheckListening(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, db.Unhurried())
 	defer cancel()

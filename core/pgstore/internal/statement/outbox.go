@@ -12,22 +12,22 @@ import (
 )
 
 // outbox has pushes to other processes that are to be sent. A push has a transaction of its own,
-// behind that of the step that it tells of: NOTIFY takes a lock on the whole server at the commit, and
-// would keep it until what the step has written is on the disk. Pushes that come while others are sent
-// share the next transaction.
+// after that of its step. NOTIFY takes a lock on the whole server at the commit, and would keep it
+// until the step's writes are on the disk. Pushes that come while others are sent share the next
+// transaction.
 type outbox struct {
 	mu      sync.Mutex
 	pushes  map[string][]string // by channel
 	sending bool
-	sent    chan struct{} // closed when they are sent; nil if none were
+	sent    chan struct{} // closed when the pushes are sent; nil if there were none
 }
 
 var opNotify = Operation{"notify", ReleaseShare}
 
-// maxPayload is the largest payload of NOTIFY in bytes, which the server wants to be less than 8000.
+// maxPayload is the largest payload of NOTIFY in bytes. The server accepts less than 8000.
 const maxPayload = 7900
 
-// Deliver delivers pushes, each with its channel before it, in the background. They may be lost.
+// Deliver delivers pushes in the background. Each begins with its channel. They may be lost.
 func (db *Client) Deliver(pushes []string) {
 	others := 0
 	for _, push := range pushes {
@@ -38,7 +38,7 @@ func (db *Client) Deliver(pushes []string) {
 			db.outbox.add(channel, text)
 		}
 	}
-	if others > 0 && db.outbox.begin() && !db.Start(db.send) { // the store is closed
+	if others > 0 && db.outbox.begin() && !db.Start(db.send) { // the client is closed
 		db.outbox.take()
 		db.outbox.take()
 	}
@@ -64,7 +64,7 @@ func (o *outbox) begin() bool {
 	return begin
 }
 
-// take returns what is to be sent, or nothing and ends the sending.
+// take returns the payloads to send and their channels. If there are none, it ends the sending.
 func (o *outbox) take() (channels, payloads []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,14 +97,16 @@ func (db *Client) send() {
 		if len(channels) == 0 {
 			return
 		}
-		_, _ = Run(db.life, db, Call{Operation: opNotify, Urgency: batch.Finishing}, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
-			_, err := c.Exec(ctx, "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) n (channel, payload)", channels, payloads)
+		const notify = "SELECT pg_notify(n.channel, n.payload) FROM unnest($1::text[], $2::text[]) n (channel, payload)"
+		call := Call{Operation: opNotify, Urgency: batch.Finishing}
+		_, _ = Run(db.life, db, call, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
+			_, err := c.Exec(ctx, notify, channels, payloads)
 			return struct{}{}, err
 		})
 	}
 }
 
-// flush returns when the pushes are sent, or after a time.
+// flush returns when the pushes are sent, or after most.
 func (o *outbox) flush(most time.Duration) {
 	o.mu.Lock()
 	sent := o.sent
@@ -118,7 +120,7 @@ func (o *outbox) flush(most time.Duration) {
 	}
 }
 
-// Silence loses all pushes to others from now on: for tests of what happens then.
+// Silence loses all pushes to others from now on, for tests of the consequences.
 func (db *Client) Silence() {
 	db.outbox.mu.Lock()
 	defer db.outbox.mu.Unlock()

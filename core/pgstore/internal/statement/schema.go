@@ -10,7 +10,7 @@ const DefaultSchema = "lk"
 
 var qualified = regexp.MustCompile(`\blk\b(\.|;| AUTH| TO)`)
 
-// InSchema puts a schema in the place of the default one.
+// InSchema returns a text with a schema in the place of the default one.
 func InSchema(schema, text string) string {
 	if schema == DefaultSchema {
 		return text
@@ -19,7 +19,7 @@ func InSchema(schema, text string) string {
 	return qualified.ReplaceAllString(text, Quoted(schema)+"${1}")
 }
 
-// Quoted returns the name of a schema as SQL has it: it may be a keyword.
+// Quoted returns the name of a schema as an SQL identifier: it may be a keyword.
 func Quoted(schema string) string { return `"` + schema + `"` }
 
 // Text returns a constant text with the client's schema in the place of the default one.

@@ -9,13 +9,16 @@ import (
 )
 
 // shares divides the connections of the pool, so that no kind of call takes all of them from
-// others: a quarter is for renewals, releases and pushes alone, and one of these, if there are
-// several, for renewals; half of all is the most for records, and a quarter for the records of one
-// scope. A call beyond its share waits in the process. A pool of less than four connections has
-// less to divide, and one of a single connection nothing.
+// others:
+//   - A quarter is for renewals, releases and pushes alone. One connection of this quarter, if it
+//     has several, is for renewals.
+//   - At most half of all is for records, and at most a quarter for the records of one scope.
+//
+// A call beyond its share waits in the process. A pool of less than four connections has less to
+// divide, and a pool of a single connection nothing.
 type shares struct {
-	ordinary slots // all calls but those that follow
-	urgent   slots // all calls but renewals
+	ordinary slots // all calls except renewals, releases and pushes
+	urgent   slots // all calls except renewals
 	records  recordShares
 }
 
@@ -28,26 +31,26 @@ func (s *shares) init(connections int) {
 	s.records.init(max(connections/2, 1), max(connections/4, 1))
 }
 
-// admission is what a call has of the connections.
+// admission is a call's share of the connections.
 type admission struct {
 	of    *shares
 	share Share
 	flow  *flow // if the call is about a record
 }
 
-// Share is which connections a call may take.
+// Share is a kind of call, by the connections that it may take.
 type Share int8
 
 const (
-	// OrdinaryShare leaves connections to the calls of the others.
+	// OrdinaryShare leaves connections to the calls of the other kinds.
 	OrdinaryShare Share = iota
-	// ReleaseShare is for releases and pushes: they let others go on.
+	// ReleaseShare is for releases and pushes, which let others go on.
 	ReleaseShare
-	// RenewalShare is for what keeps a lease, or a place in a queue.
+	// RenewalShare is for calls that keep a lease, or a place in a queue.
 	RenewalShare
 )
 
-// take waits for a share, and returns the error of the context if that ends before.
+// take waits for a share. It returns the error of the context if that ends before.
 func (s *shares) take(ctx context.Context, call Call) (a admission, err error) {
 	a = admission{of: s, share: call.Operation.Share}
 	if a.share == OrdinaryShare && call.Flow != "" {
@@ -80,21 +83,21 @@ func (a admission) give() {
 	a.of.records.give(a.flow)
 }
 
-// recordShares bounds the calls about records, and those of each flow, which is a scope. Flows take
-// turns.
+// recordShares bounds the calls about records in flight, and those of each flow, which is a scope.
+// Flows take turns.
 type recordShares struct {
 	mu      sync.Mutex
 	free    int
 	perFlow int
-	flows   map[string]*flow // those with calls
-	next    []*flow          // those that may have a call admitted, in their turn
+	flows   map[string]*flow // with calls
+	next    []*flow          // with a call that may be admitted, in their turn
 }
 
 type flow struct {
 	key     string
 	running int
-	// Those that finish something, and other calls: a channel each, which is closed when it is
-	// admitted.
+	// finishing has the waiting calls that finish something, and waiting the others. Each has a
+	// channel, which is closed when the call is admitted.
 	finishing, waiting []chan struct{}
 	queued             bool // it is in next
 }
@@ -110,7 +113,7 @@ func (r *recordShares) take(ctx context.Context, key string, finishing bool) (*f
 		f = &flow{key: key}
 		r.flows[key] = f
 	}
-	if r.free > 0 && f.running < r.perFlow { // so nobody of the flow waits
+	if r.free > 0 && f.running < r.perFlow { // so no call of the flow waits
 		r.free--
 		f.running++
 		r.mu.Unlock()
@@ -180,7 +183,7 @@ func (r *recordShares) forget(f *flow) {
 	}
 }
 
-// pop returns the call of the flow that is next, or nil.
+// pop returns the next call of the flow, or nil.
 func (f *flow) pop() (admitted chan struct{}) {
 	from := &f.waiting
 	if len(f.finishing) > 0 {
@@ -192,7 +195,7 @@ func (f *flow) pop() (admitted chan struct{}) {
 	return admitted
 }
 
-// remove returns the calls without one that waits no more.
+// remove returns the calls without one that no longer waits.
 func remove(all []chan struct{}, one chan struct{}) []chan struct{} {
 	return slices.DeleteFunc(all, func(c chan struct{}) bool { return c == one })
 }

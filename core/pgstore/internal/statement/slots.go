@@ -7,17 +7,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// slots bound how many calls there are at a time, which they admit in their order. Those of the store bound
-// the calls that have a connection of the pool, or make one: as many as the pool has connections at most.
-// While the server takes no more of them, the pool has fewer, and a call for which it would make another
-// one waits for one that works instead.
+// slots bounds the number of calls at a time, which it admits in their order. The slots of the
+// client bound the calls that have a connection of the pool, or make one, at the number of the
+// pool's connections. While the server takes no more connections, the pool has fewer. A call for
+// which it would make another one then waits for one that works.
 type slots chan struct{}
 
-// tooManyConnections is the code of the error of a server that takes no more connections, or none of
-// this user.
+// tooManyConnections is the code of the error of a server that takes no more connections, or no
+// more of this user.
 const tooManyConnections = "53300"
 
-// slotRest is how long a slot is not used after the server has refused a connection.
+// slotRest is how long a slot stays unused after the server has refused a connection.
 const slotRest = time.Second
 
 // take waits for a slot, and reports whether there was one before the context ended.
