@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"strings"
 	"sync"
@@ -207,23 +208,60 @@ func (p *leases) of(ref store.LeaseRef) store.Leases {
 	return p.primary
 }
 
-// DowngradeLease implements store.Leases.
+// DowngradeLease implements store.LeaseDowngrader.
 func (p *leases) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
-	return p.of(ref).DowngradeLease(ctx, ref, weight)
-}
-
-// VerifyLease implements store.Leases.
-func (p *leases) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
-	return p.of(ref).VerifyLease(ctx, ref)
-}
-
-// NotifyLost implements store.Leases.
-func (p *leases) NotifyLost(f func(id string)) (remove func()) {
-	first, second := p.primary.NotifyLost(f), p.standIn.NotifyLost(f)
-	return func() {
-		first()
-		second()
+	able, err := store.As[store.LeaseDowngrader](p.of(ref))
+	if err != nil {
+		return false, err
 	}
+	return able.DowngradeLease(ctx, ref, weight)
+}
+
+// VerifyLease implements store.LeaseVerifier.
+func (p *leases) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
+	return store.Verify(ctx, p.of(ref), ref)
+}
+
+// NotifyLost implements store.LeaseRevoker.
+func (p *leases) NotifyLost(f func(id string)) (remove func()) {
+	var removes []func()
+	for _, st := range []store.Leases{p.primary, p.standIn} {
+		if able, ok := st.(store.LeaseRevoker); ok {
+			removes = append(removes, able.NotifyLost(f))
+		}
+	}
+	return func() {
+		for _, remove := range removes {
+			remove()
+		}
+	}
+}
+
+// RevokeLease implements store.LeaseRevoker, on primary.
+func (p *leases) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
+	able, err := store.As[store.LeaseRevoker](p.primary)
+	if err != nil {
+		return false, err
+	}
+	return able.RevokeLease(ctx, name, key, fence)
+}
+
+// InspectLease implements store.LeaseLister, on primary.
+func (p *leases) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
+	able, err := store.As[store.LeaseLister](p.primary)
+	if err != nil {
+		return store.LeaseState{}, err
+	}
+	return able.InspectLease(ctx, name, key)
+}
+
+// ListLeases implements store.LeaseLister, on primary.
+func (p *leases) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
+	able, err := store.As[store.LeaseLister](p.primary)
+	if err != nil {
+		return func(yield func(store.LeaseState, error) bool) { yield(store.LeaseState{}, err) }
+	}
+	return able.ListLeases(ctx, name)
 }
 
 // AtShutdown implements store.Hooks: f is called by primary's Shutdown.

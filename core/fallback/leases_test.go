@@ -133,15 +133,24 @@ func TestContractInAnOutage(t *testing.T) {
 			case strings.Contains(name, "can_never_be_granted"), strings.Contains(name, "await_of_an_unknown_request"):
 				t.Skip("a request above the share is primary's error")
 			}
-			test(t, storetest.Harness[store.Leases]{Store: reporting{leases, standIn}, Advance: time.Sleep})
+			test(t, storetest.Harness[store.Leases]{Store: reporting{leases.(abilities), standIn}, Advance: time.Sleep})
 		})
 	})
 }
 
 // reporting reports the stand-in's state, and revokes there.
 type reporting struct {
-	store.Leases
+	abilities
 	standIn *memstore.Store
+}
+
+// abilities are those of the leases of a fallback.
+type abilities interface {
+	store.Leases
+	store.LeaseDowngrader
+	store.LeaseVerifier
+	store.LeaseLister
+	store.LeaseRevoker
 }
 
 func (r reporting) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {

@@ -210,7 +210,7 @@ func TestContextEndsBeforeTheLease(t *testing.T) {
 
 func TestContextEndsWithoutTheRecord(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		wrapped := &recorder{Records: f.store}
+		wrapped := &recorder{Store: f.store}
 		f.guard = newGuard(t, wrapped)
 		a := f.attempt()
 		_, err := f.store.AbandonOperation(f.Context(), wrapped.begun[0].AttemptRef)
@@ -394,7 +394,7 @@ func TestMarks(t *testing.T) {
 
 // lateMarks is a store to which marks may arrive late.
 type lateMarks struct {
-	store.Records
+	store.Store
 	hold    bool
 	late    []store.MarkRequest
 	replied chan struct{} // if it is not nil, replies to MarkClean wait for it
@@ -405,7 +405,7 @@ func (s *lateMarks) MarkOperation(ctx context.Context, req store.MarkRequest) (b
 		s.late = append(s.late, req)
 		return false, store.ErrUnconfirmed
 	}
-	held, err := s.Records.MarkOperation(ctx, req)
+	held, err := s.Store.MarkOperation(ctx, req)
 	if s.replied != nil && req.Effects == store.NoEffects {
 		<-s.replied
 	}
@@ -425,7 +425,7 @@ func TestLateMarkClean(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(f fixture) {
-				s := &lateMarks{Records: f.store}
+				s := &lateMarks{Store: f.store}
 				f.guard = newGuard(t, s)
 				a := f.attempt()
 				marks(f, a, s)
@@ -453,7 +453,7 @@ func TestLateMarkClean(t *testing.T) {
 // would release the operation after its effect.
 func TestLateReplyToMarkClean(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		s := &lateMarks{Records: f.store, replied: make(chan struct{})}
+		s := &lateMarks{Store: f.store, replied: make(chan struct{})}
 		f.guard = newGuard(t, s)
 		a := f.attempt()
 		done := make(chan error)

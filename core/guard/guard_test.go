@@ -17,13 +17,13 @@ import (
 
 // recorder records the requests to a store.
 type recorder struct {
-	store.Records
+	store.Store
 	begun []store.BeginRequest
 }
 
 func (r *recorder) BeginOperation(ctx context.Context, req store.BeginRequest) (store.BeginReply, error) {
 	r.begun = append(r.begun, req)
-	return r.Records.BeginOperation(ctx, req)
+	return r.Store.BeginOperation(ctx, req)
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -54,7 +54,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestInvalidOperations(t *testing.T) {
-	r := &recorder{Records: memstore.New()}
+	r := &recorder{Store: memstore.New()}
 	g := newGuard(t, r)
 	for _, op := range []guard.Operation{
 		{}, {Scope: "alice"}, {Key: strings.Repeat("k", 1025)}, {Scope: strings.Repeat("s", 1025), Key: "k"},
@@ -70,7 +70,7 @@ func TestInvalidOperations(t *testing.T) {
 
 // The store gets no text of a client, and every part of an operation's name counts.
 func TestNamesOfRecords(t *testing.T) {
-	st := &recorder{Records: memstore.New()}
+	st := &recorder{Store: memstore.New()}
 	secret := guard.WithSecret([]byte("pepper"))
 	other := must(guard.New(st, "refunds"))
 	plain, keyed := newGuard(t, st), newGuard(t, st, secret)

@@ -121,7 +121,11 @@ func (g *Guard) InspectID(ctx context.Context, id string) (Record, error) {
 }
 
 func (g *Guard) inspect(ctx context.Context, ref store.OperationRef) (Record, error) {
-	record, found, err := g.store.InspectOperation(ctx, ref)
+	able, err := store.As[store.ResolvableRecords](g.store)
+	if err != nil {
+		return Record{}, err
+	}
+	record, found, err := able.InspectOperation(ctx, ref)
 	if err == nil && !found {
 		err = ErrNoRecord
 	}
@@ -139,7 +143,12 @@ func (g *Guard) inspect(ctx context.Context, ref store.OperationRef) (Record, er
 // people, and for jobs that run every few minutes.
 func (g *Guard) Unresolved(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for record, err := range g.store.ListUnresolved(ctx, g.name) {
+		able, err := store.As[store.ResolvableRecords](g.store)
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		for record, err := range able.ListUnresolved(ctx, g.name) {
 			if !yield(recordOf(record), err) || err != nil {
 				return
 			}
@@ -220,9 +229,13 @@ func (g *Guard) resolve(ctx context.Context, ref store.OperationRef, owner, vers
 	if how.state == store.Completed {
 		req.Data = g.sealer.seal(place{ref: ref, status: req.Status}, trace.SpanContextFromContext(ctx), how.result.Data)
 	}
-	outcome, err := g.store.ResolveOperation(ctx, req)
+	able, err := store.As[store.ResolvableRecords](g.store)
+	if err != nil {
+		return err
+	}
+	outcome, err := able.ResolveOperation(ctx, req)
 	if errors.Is(err, store.ErrUnconfirmed) && ctx.Err() == nil { // a repeat is recognised
-		outcome, err = g.store.ResolveOperation(ctx, req)
+		outcome, err = able.ResolveOperation(ctx, req)
 	}
 	switch {
 	case err != nil:

@@ -167,6 +167,9 @@ func (a *Attempt) declareSteps(ctx context.Context) error {
 	if a.steps.declared {
 		return nil
 	}
+	if _, err := store.As[store.StepRecords](a.guard.store); err != nil {
+		return err
+	}
 	err := a.mark(ctx, store.EffectsInSteps)
 	a.steps.declared = err == nil
 	return err
@@ -180,7 +183,11 @@ func (a *Attempt) recordStep(ctx context.Context, name string, s *step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	req := store.StepRequest{AttemptRef: a.req.AttemptRef, Step: store.Step{Name: name, Data: s.kept}}
-	owned, err := a.guard.store.RecordStep(ctx, req)
+	able, err := store.As[store.StepRecords](a.guard.store)
+	if err != nil {
+		return err
+	}
+	owned, err := able.RecordStep(ctx, req)
 	switch {
 	case err != nil:
 		return err

@@ -369,7 +369,7 @@ func TestDoWithSteps(t *testing.T) {
 // Steps that no guard can read are not skipped: the outcome is unknown.
 func TestUnreadableSteps(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		wrapped := &recorder{Records: f.store}
+		wrapped := &recorder{Store: f.store}
 		f.guard = newGuard(t, wrapped)
 		a := f.attempt()
 		f.step(a, "charge", 1)

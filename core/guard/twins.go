@@ -75,7 +75,7 @@ func (t *twins) begin(g *Guard, ref store.OperationRef) *inFlight {
 	g.calls.Run(func() {
 		defer cancel()
 		next := time.Now()
-		if err := g.store.AwaitOperation(ctx, ref); err == nil {
+		if able, err := store.As[store.AwaitedRecords](g.store); err == nil && able.AwaitOperation(ctx, ref) == nil {
 			next = next.Add(leastPause)
 		} else {
 			next = next.Add(failurePause)

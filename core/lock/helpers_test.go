@@ -99,7 +99,7 @@ func wantValid(t *testing.T, lease *lock.Lease) {
 // wantFree checks that the store has no holder of a lock, and no waiter.
 func wantFree(t *testing.T, st store.Leases, key string) {
 	t.Helper()
-	s, err := st.InspectLease(context.Background(), store.LockKind+"test", key)
+	s, err := st.(store.LeaseLister).InspectLease(context.Background(), store.LockKind+"test", key)
 	if err != nil || len(s.Holders) != 0 || s.Waiting != 0 {
 		t.Errorf("the lock has state %+v, %v; want it free", s, err)
 	}

@@ -12,12 +12,12 @@ import (
 
 // slowWaiter is a store whose first grant to a waiter was short, and has run out when it arrives.
 type slowWaiter struct {
-	store.Leases
+	store.Store
 	awaited atomic.Int64
 }
 
 func (s *slowWaiter) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
-	grant, err := s.Leases.AwaitLease(ctx, req)
+	grant, err := s.Store.AwaitLease(ctx, req)
 	if err == nil && s.awaited.Add(1) == 1 {
 		grant.Sent, grant.TTL, grant.Untaken = time.Now().Add(-3*time.Second), 2*time.Second, true
 	}
@@ -29,7 +29,7 @@ func TestASlowWaiterQueuesAgain(t *testing.T) {
 	for mode, opts := range map[string][]lock.Option{"default": nil, "fair": {lock.WithFair()}} {
 		t.Run(mode, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *wiretap) {
-				slow := &slowWaiter{Leases: w}
+				slow := &slowWaiter{Store: w}
 				held := mustLock(t, newLocker(t, w), "k")
 				waiter := newLocker(t, slow, opts...)
 				got := make(chan error, 1)

@@ -106,7 +106,7 @@ func (s *Store) releaseLease(ref store.LeaseRef) store.ReleaseOutcome {
 	return store.NotHeld
 }
 
-// DowngradeLease implements store.Leases.
+// DowngradeLease implements store.LeaseDowngrader.
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
@@ -117,7 +117,7 @@ func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight i
 	}), nil
 }
 
-// VerifyLease implements store.Leases.
+// VerifyLease implements store.LeaseVerifier.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
@@ -125,7 +125,7 @@ func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, erro
 	return s.onHold(ref, func(*lease, int64) {}), nil
 }
 
-// InspectLease implements store.Leases.
+// InspectLease implements store.LeaseLister.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	if err := s.ready(ctx); err != nil {
 		return store.LeaseState{}, err
@@ -135,7 +135,7 @@ func (s *Store) InspectLease(ctx context.Context, name, key string) (store.Lease
 	return l.state(now), nil
 }
 
-// ListLeases implements store.Leases. No mutex is locked while it yields.
+// ListLeases implements store.LeaseLister. No mutex is locked while it yields.
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return func(yield func(store.LeaseState, error) bool) {
 		for i := range s.leases.shards {
@@ -152,7 +152,7 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 	}
 }
 
-// RevokeLease implements store.Leases.
+// RevokeLease implements store.LeaseRevoker.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err
@@ -176,5 +176,5 @@ func (s *Store) revokeLease(name, key string, fence int64) (id string, ok bool) 
 	return "", false
 }
 
-// NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
+// NotifyLost implements store.LeaseRevoker: f is called for holds that RevokeLease ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.lost.Add(f) }

@@ -373,7 +373,7 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 	return true, nil
 }
 
-// RecordStep implements store.Records.
+// RecordStep implements store.StepRecords.
 func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return false, err

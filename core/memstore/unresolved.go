@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-// AwaitOperation implements store.Records.
+// AwaitOperation implements store.AwaitedRecords.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
 	for {
 		if err := s.acceptsNew(ctx); err != nil {
@@ -54,7 +54,7 @@ func (r *recordShard) ended(ref store.OperationRef, now int64) (<-chan struct{},
 	return rec.ended, time.Duration(rec.leaseEnds-now) * time.Microsecond
 }
 
-// InspectOperation implements store.Records.
+// InspectOperation implements store.ResolvableRecords.
 func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (store.OperationRecord, bool, error) {
 	if err := s.ready(ctx); err != nil {
 		return store.OperationRecord{}, false, err
@@ -91,7 +91,7 @@ func inspected(e *expiry.Entry[string, *record], now int64) store.OperationRecor
 
 func (rec *record) version() string { return fmt.Sprint(rec.changes, rec.owner) }
 
-// ListUnresolved implements store.Records.
+// ListUnresolved implements store.ResolvableRecords.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
 		for i := range s.records {
@@ -129,7 +129,7 @@ func (r *recordShard) unresolved(guard string, now int64) (found []store.Operati
 	return found
 }
 
-// ResolveOperation implements store.Records.
+// ResolveOperation implements store.ResolvableRecords.
 func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
 	if err := s.ready(ctx); err != nil {
 		return 0, err

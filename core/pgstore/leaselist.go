@@ -15,7 +15,7 @@ import (
 // listPage is the number of keys that are listed together.
 const listPage = 500
 
-// InspectLease implements store.Leases: one statement, which changes nothing.
+// InspectLease implements store.LeaseLister: one statement, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	id := s.leaseKey(name, key)
 	st := statement.Call{Operation: opInspect, Urgency: batch.Reading}
@@ -79,7 +79,7 @@ type page struct {
 	last   *leaseKey // nil if there is no more
 }
 
-// ListLeases implements store.Leases: two statements for each 500 keys in use. With WithSecret, the
+// ListLeases implements store.LeaseLister: two statements for each 500 keys in use. With WithSecret, the
 // Key of each state is the hash of the key.
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return func(yield func(store.LeaseState, error) bool) {

@@ -116,7 +116,7 @@ func (s *Store) acquireStep(
 	return r, nil
 }
 
-// DowngradeLease implements store.Leases: one statement.
+// DowngradeLease implements store.LeaseDowngrader: one statement.
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	return s.stepOf(ctx, opReleaseLeases,
 		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('downgrade', $1, $2, $3, $4, $5, my_ttl => $6, my_weight => $7)",
@@ -124,7 +124,7 @@ func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight i
 		ref.ID, ref.Fence, ref.TTL.Microseconds(), max(weight, 1))
 }
 
-// RevokeLease implements store.Leases: one statement. The holder gets a push.
+// RevokeLease implements store.LeaseRevoker: one statement. The holder gets a push.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	return s.stepOf(ctx, opReleaseLeases,
 		"SELECT outcome = 'yes', pushes FROM lk.step_lease_1('revoke', $1, $2, $3, my_fence => $4)",
@@ -147,7 +147,7 @@ const verifyLease = `SELECT
   EXISTS (SELECT FROM lk.leases l WHERE l.id = $1 AND l.holder = $2 AND l.first = $3 AND l.ends > lk.now_us()) OR
   EXISTS (SELECT FROM lk.lease_holds h WHERE h.lease = $1 AND h.id = $2 AND h.first = $3 AND h.ends > lk.now_us())`
 
-// VerifyLease implements store.Leases: one statement, which changes nothing.
+// VerifyLease implements store.LeaseVerifier: one statement, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
 	st := statement.Call{Operation: opInspect, Brief: true}
@@ -157,5 +157,5 @@ func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, erro
 	})
 }
 
-// NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
+// NotifyLost implements store.LeaseRevoker: f is called for holds that RevokeLease ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.waiting.NotifyLost(f) }

@@ -24,7 +24,7 @@ type seen struct {
 	waiters        string
 }
 
-func look(t *testing.T, s store.Leases, name string, v seen) string {
+func look(t *testing.T, s store.Store, name string, v seen) string {
 	t.Helper()
 	state, err := s.InspectLease(t.Context(), name, "k")
 	must(t, err)
@@ -64,7 +64,7 @@ func TestLeasesLikeMemory(t *testing.T) {
 }
 
 // randomLeases carries out random steps on a semaphore of its own, and returns what is seen of each.
-func randomLeases(t *testing.T, s store.Leases, seed uint64) (views []string) {
+func randomLeases(t *testing.T, s store.Store, seed uint64) (views []string) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
 	name := store.SemaphoreKind + fmt.Sprint(random.Uint64())

@@ -19,7 +19,7 @@ const recordSQL = `SELECT id, scope, state::text, number, CASE WHEN prior THEN '
   (SELECT array_agg(s.name ORDER BY s.place) FROM lk.operation_steps s WHERE s.id = o.id AND o.steps > 0)
 FROM lk.now_us() at, lk.operations o WHERE state <> 'A' AND expires > at`
 
-// InspectOperation implements store.Records: one statement, which changes nothing.
+// InspectOperation implements store.ResolvableRecords: one statement, which changes nothing.
 func (s *Store) InspectOperation(
 	ctx context.Context, ref store.OperationRef,
 ) (record store.OperationRecord, found bool, err error) {
@@ -61,7 +61,7 @@ func (s *Store) records(ctx context.Context, flow, guard, text string, args ...a
 // pagesListed is the number of pages of the table that a listing reads at a time.
 const pagesListed = 1024
 
-// ListUnresolved implements store.Records. It reads the whole table, 8 MiB at a time, since an
+// ListUnresolved implements store.ResolvableRecords. It reads the whole table, 8 MiB at a time, since an
 // index of unresolved records would make every settlement dearer.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
@@ -92,7 +92,7 @@ func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[stor
 const resolveSQL = `SELECT outcome, waiting
 FROM lk.resolve_operation_1($1, $2, $3, $4, $5, $6::text::"char", $7::smallint, $8, $9)`
 
-// ResolveOperation implements store.Records: one statement.
+// ResolveOperation implements store.ResolvableRecords: one statement.
 func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
 	letter, ok := letters[req.State]
 	if !ok || req.State == store.Unknown {

@@ -325,7 +325,7 @@ func (s *Store) owns(ctx context.Context, ref *store.OperationRef, text string, 
 	return tag.RowsAffected() == 1, err
 }
 
-// RecordStep implements store.Records: one statement.
+// RecordStep implements store.StepRecords: one statement.
 func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
 	if s.transacts(req.Owner) {
 		return false, errors.New("pgstore: an operation in a transaction has no steps: " +

@@ -29,7 +29,7 @@ func (s *Store) tell(inboxes []string, push string) {
 	s.db.Deliver(pushes)
 }
 
-// AwaitOperation implements store.Records. It waits for a push, and checks every three seconds, and
+// AwaitOperation implements store.AwaitedRecords. It waits for a push, and checks every three seconds, and
 // when the attempt's lease ends.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
 	st := statement.Call{Operation: opBeginOperation, Writes: true, Flow: flowOf(&ref)}

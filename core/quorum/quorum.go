@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"reflect"
 	"strings"
 	"sync"
@@ -256,7 +255,7 @@ func (q *Store) release(ctx context.Context, ref store.LeaseRef) (store.ReleaseO
 	return store.NotHeld, nil
 }
 
-// VerifyLease implements store.Leases: it reports whether a majority has the hold. Without a
+// VerifyLease implements store.LeaseVerifier: it reports whether a majority has the hold. Without a
 // majority of answers the error matches store.ErrUnavailable.
 func (q *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	h := q.requests.holdOf(ref)
@@ -267,29 +266,6 @@ func (q *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, erro
 		return m.VerifyLease(ctx, h.on(i, ref))
 	}))
 }
-
-// DowngradeLease returns [store.ErrNotSupported].
-func (q *Store) DowngradeLease(context.Context, store.LeaseRef, int) (bool, error) {
-	return false, store.ErrNotSupported
-}
-
-// InspectLease returns [store.ErrNotSupported].
-func (q *Store) InspectLease(context.Context, string, string) (store.LeaseState, error) {
-	return store.LeaseState{}, store.ErrNotSupported
-}
-
-// ListLeases returns [store.ErrNotSupported].
-func (q *Store) ListLeases(context.Context, string) iter.Seq2[store.LeaseState, error] {
-	return func(yield func(store.LeaseState, error) bool) { yield(store.LeaseState{}, store.ErrNotSupported) }
-}
-
-// RevokeLease returns [store.ErrNotSupported].
-func (q *Store) RevokeLease(context.Context, string, string, int64) (bool, error) {
-	return false, store.ErrNotSupported
-}
-
-// NotifyLost does nothing: a renewal reports the loss of a hold.
-func (q *Store) NotifyLost(func(id string)) (remove func()) { return func() {} }
 
 // AtShutdown implements store.Hooks.
 func (q *Store) AtShutdown(f func(context.Context) error) (remove func()) {

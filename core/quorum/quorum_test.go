@@ -109,7 +109,7 @@ func renew(ctx context.Context, st store.Leases, refs []store.LeaseRef) ([]bool,
 }
 
 func verify(ctx context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {
-	return st.VerifyLease(ctx, named(st, ref))
+	return store.Verify(ctx, st, named(st, ref))
 }
 
 // release reports whether the hold was held.

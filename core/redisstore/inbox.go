@@ -79,7 +79,7 @@ func (s *Store) pushMode() string {
 	return "P"
 }
 
-// NotifyLost implements store.Leases: f is called for holds that RevokeLease ends.
+// NotifyLost implements store.LeaseRevoker: f is called for holds that RevokeLease ends.
 func (s *Store) NotifyLost(f func(id string)) (remove func()) { return s.waiting.NotifyLost(f) }
 
 // listen starts the subscription, in the background.

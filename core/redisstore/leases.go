@@ -246,26 +246,26 @@ func readRelease(reply any) (store.ReleaseOutcome, error) {
 	return store.ReleaseUnknown, nil
 }
 
-// DowngradeLease implements store.Leases: one script call.
+// DowngradeLease implements store.LeaseDowngrader: one script call.
 func (s *Store) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	keys := s.leaseKeys(ref.Name, ref.Key)
 	return s.finish(ctx, opReleaseLeases, downgradeLease.Call(keys[:],
 		ref.ID, ref.Fence, ref.TTL.Microseconds(), weight, s.inbox.process, keys.linger(), s.inbox.channels))
 }
 
-// VerifyLease implements store.Leases: one script call, which changes nothing.
+// VerifyLease implements store.LeaseVerifier: one script call, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	st := script.Step{Call: s.renewCall(ref, 0), Operation: opInspect}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (bool, error) { return script.IsOne(r.Value) })
 }
 
-// RevokeLease implements store.Leases: one script call. The holder gets a push.
+// RevokeLease implements store.LeaseRevoker: one script call. The holder gets a push.
 func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	keys := s.leaseKeys(name, key)
 	return s.finish(ctx, opReleaseLeases, revokeLease.Call(keys[:], fence, keys.linger(), new(sends), s.inbox.channels))
 }
 
-// InspectLease implements store.Leases: one script call, which changes nothing.
+// InspectLease implements store.LeaseLister: one script call, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	keys := s.leaseKeys(name, key)
 	st := script.Step{Call: inspectLease.Call(keys[:], store.MaxListed), Operation: opInspect, Urgency: script.Reading}
@@ -290,7 +290,7 @@ func readLeaseState(reply any) (store.LeaseState, error) {
 	return state, r.Err
 }
 
-// ListLeases implements store.Leases: it scans all keys of every master, a hundred at a time. With
+// ListLeases implements store.LeaseLister: it scans all keys of every master, a hundred at a time. With
 // WithSecret, the Key of each state is the hash of the key.
 func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return list(ctx, s, s.withName(ofLeases, name),

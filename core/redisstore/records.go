@@ -310,7 +310,7 @@ func effectsOf(letter string) store.Effects {
 
 var letterOf = map[store.Effects]string{store.NoEffects: "0", store.MayHaveEffects: "1", store.EffectsInSteps: "2"}
 
-// RecordStep implements store.Records: one script call.
+// RecordStep implements store.StepRecords: one script call.
 func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
 	step := fmt.Sprintf("%03d%07d%s%s", len(req.Name), len(req.Data), req.Name, req.Data)
 	call := recordStep.Call([]string{s.recordKey(&req.OperationRef)}, &req.Owner, req.Name, step, store.MaxSteps)

@@ -15,7 +15,7 @@ import (
 // maxInboxes is the maximum of processes that get a push when an attempt ends. Others check.
 const maxInboxes = 64
 
-// AwaitOperation implements store.Records. It waits for a push, and checks every three seconds, and
+// AwaitOperation implements store.AwaitedRecords. It waits for a push, and checks every three seconds, and
 // when the attempt's lease ends.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
 	all := s.operationKeys(&ref, "", true)
@@ -32,7 +32,7 @@ func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) erro
 	})
 }
 
-// InspectOperation implements store.Records: one script call, which changes nothing.
+// InspectOperation implements store.ResolvableRecords: one script call, which changes nothing.
 func (s *Store) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
 	st := script.Step{Call: inspectOperation.Call([]string{s.recordKey(&ref)}, "0"), Operation: opInspect, Urgency: script.Reading}
 	record, err = script.Run(ctx, s.redis, st, func(r script.Reply) (store.OperationRecord, error) {
@@ -63,7 +63,7 @@ func readRecord(ref store.OperationRef, reply any) (record store.OperationRecord
 	return record, true, r.Err
 }
 
-// ListUnresolved implements store.Records: it scans all keys of every master, a hundred at a time.
+// ListUnresolved implements store.ResolvableRecords: it scans all keys of every master, a hundred at a time.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	pattern := glob.Replace(s.config.prefix) + ofRecords + "*}:*:" + glob.Replace(guard)
 	of := func(key string) (store.OperationRef, bool) { return s.operationOf(key, guard) }
@@ -87,7 +87,7 @@ func (s *Store) operationOf(key, guard string) (ref store.OperationRef, ok bool)
 	return store.OperationRef{Guard: guard, Scope: scope, ID: id}, name == guard
 }
 
-// ResolveOperation implements store.Records: one script call.
+// ResolveOperation implements store.ResolvableRecords: one script call.
 func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
 	letter, ok := map[store.RecordState]string{store.InFlight: "F", store.Completed: "C", store.NotRetained: "N"}[req.State]
 	if !ok {

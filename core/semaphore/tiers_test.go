@@ -14,12 +14,12 @@ import (
 
 // lateGrants is a store that returns grants to waiters when tell is closed.
 type lateGrants struct {
-	store.Leases
+	store.Store
 	tell chan struct{}
 }
 
 func (l lateGrants) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
-	grant, err := l.Leases.AwaitLease(ctx, req)
+	grant, err := l.Store.AwaitLease(ctx, req)
 	<-l.tell
 	return grant, err
 }

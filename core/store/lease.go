@@ -66,13 +66,35 @@ type Leases interface {
 	// does not refuse a release.
 	ReleaseLeases(ctx context.Context, refs []LeaseRef) ([]ReleaseOutcome, error)
 
+	Hooks
+}
+
+// LeaseDowngrader is a store that can reduce the weight of a hold. Without it, a lock cannot become
+// a shared one.
+type LeaseDowngrader interface {
 	// DowngradeLease reduces the weight of a hold, with its fences and a new TTL, and grants the
 	// waiters that can be granted then. It reports whether the hold is held.
 	DowngradeLease(ctx context.Context, ref LeaseRef, weight int) (bool, error)
+}
 
+// LeaseVerifier is a store that can look for a hold. Without it, a check renews the hold.
+type LeaseVerifier interface {
 	// VerifyLease reports whether a hold is held. It changes nothing.
 	VerifyLease(ctx context.Context, ref LeaseRef) (bool, error)
+}
 
+// Verify reports whether a hold is held. A store that is no LeaseVerifier renews it.
+func Verify(ctx context.Context, st Leases, ref LeaseRef) (bool, error) {
+	if able, ok := st.(LeaseVerifier); ok {
+		return able.VerifyLease(ctx, ref)
+	}
+	held, err := st.RenewLeases(ctx, []LeaseRef{ref})
+	return len(held) == 1 && held[0], err
+}
+
+// LeaseLister is a store that shows holders and waiters. Without it, nobody sees those of other
+// processes.
+type LeaseLister interface {
 	// InspectLease returns the holders and the waiters of a key.
 	InspectLease(ctx context.Context, name, key string) (LeaseState, error)
 
@@ -80,7 +102,11 @@ type Leases interface {
 	// takes no snapshot: a key that changes during the listing may be seen in its old state, twice, or
 	// not at all. It ends with the first error.
 	ListLeases(ctx context.Context, name string) iter.Seq2[LeaseState, error]
+}
 
+// LeaseRevoker is a store that can end another process's hold. Without it, a hold ends by its
+// holder or by its lease.
+type LeaseRevoker interface {
 	// RevokeLease ends the hold that has this fence, as if it had been released, and notifies its
 	// holder. It reports whether there was such a hold.
 	RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error)
@@ -89,8 +115,6 @@ type Leases interface {
 	// holder's doing. It is best effort: a holder that is not notified learns of it at its next
 	// renewal. f must not block. The returned function removes it.
 	NotifyLost(f func(id string)) (remove func())
-
-	Hooks
 }
 
 // The kinds of leases: the first byte of a Name.

@@ -47,20 +47,31 @@ type Records interface {
 	// the attempt does not own the record.
 	MarkOperation(ctx context.Context, req MarkRequest) (bool, error)
 
-	// RecordStep keeps the result of a step of the operation, until the operation is settled. An
-	// existing result stays as it is. It returns false if the attempt does not own the record. A store
-	// without room for it fails with ErrFull.
-	RecordStep(ctx context.Context, req StepRequest) (bool, error)
-
 	// RenewOperations extends the leases of attempts in flight, and keeps their records for at least
 	// the retention from now. It reports for each whether the attempt owns the record. With an error,
 	// the attempts reported as owners are owners, and the state of the others is unknown.
 	RenewOperations(ctx context.Context, reqs []RenewRequest) ([]bool, error)
 
+	Hooks
+}
+
+// StepRecords is a store that keeps the results of steps. Without it, an operation has none.
+type StepRecords interface {
+	// RecordStep keeps the result of a step of the operation, until the operation is settled. An
+	// existing result stays as it is. It returns false if the attempt does not own the record. A store
+	// without room for it fails with ErrFull.
+	RecordStep(ctx context.Context, req StepRequest) (bool, error)
+}
+
+// AwaitedRecords is a store that can wait for the end of an attempt. Without it, twins ask again.
+type AwaitedRecords interface {
 	// AwaitOperation blocks while an attempt at the operation is in flight. It returns nil when the
 	// attempt or its lease has ended; at once if there is none. It may return nil earlier.
 	AwaitOperation(ctx context.Context, ref OperationRef) error
+}
 
+// ResolvableRecords is a store whose records an operator can see and resolve.
+type ResolvableRecords interface {
 	// InspectOperation returns the record of an operation, and false if there is none.
 	InspectOperation(ctx context.Context, ref OperationRef) (OperationRecord, bool, error)
 
@@ -71,8 +82,6 @@ type Records interface {
 	// ResolveOperation settles an operation whose outcome is unknown, if its record is as it was
 	// inspected.
 	ResolveOperation(ctx context.Context, req ResolveRequest) (ResolveOutcome, error)
-
-	Hooks
 }
 
 // RecordState is the state of an operation in its record.

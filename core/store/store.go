@@ -4,9 +4,18 @@
 //
 // core/memstore, core/redisstore and core/pgstore implement all interfaces. A store may implement
 // one of them alone; core/storetest has a test suite for each.
+//
+// An interface of a mechanism has the methods that the mechanism cannot do without. Further abilities
+// are small interfaces of their own, such as [LeaseLister], which a mechanism finds by assertion. A
+// method that needs an ability which the store does not have returns an error that matches
+// [ErrNotSupported].
 package store
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"reflect"
+)
 
 // Store keeps the state of all mechanisms. Each mechanism takes only the interface that it needs.
 //
@@ -14,7 +23,14 @@ import "context"
 type Store interface {
 	Buckets
 	Records
+	StepRecords
+	AwaitedRecords
+	ResolvableRecords
 	Leases
+	LeaseDowngrader
+	LeaseVerifier
+	LeaseLister
+	LeaseRevoker
 	Latches
 
 	// Ping returns nil if the store can be reached, an error that matches ErrUnavailable if it
@@ -37,6 +53,15 @@ type Store interface {
 	// all that the store started: from then on every method returns ErrClosed, releases included.
 	// It does not close the client that the store was built on.
 	Close() error
+}
+
+// As returns a store as one with an optional ability, T, or an error that matches ErrNotSupported.
+func As[T any](st any) (T, error) {
+	able, ok := st.(T)
+	if !ok {
+		return able, fmt.Errorf("%w: %T is no %v", ErrNotSupported, st, reflect.TypeFor[T]())
+	}
+	return able, nil
 }
 
 // Hooks is the part of a store that mechanisms with leases or pending work register with.

@@ -57,7 +57,7 @@ func deadHolder(living, dying leaseCase, die func()) {
 	}
 	die()
 	listed := false
-	for state, err := range living.store.ListLeases(background(), living.name) {
+	for state, err := range able[store.LeaseLister](living.t, living.store).ListLeases(background(), living.name) {
 		listed = listed || err == nil && len(state.Holders) == 1 && state.Holders[0].Label == req.Label && state.Holders[0].Fence == grant.Fence
 	}
 	if !listed && time.Since(before) < req.TTL {
@@ -133,7 +133,7 @@ func deadAttempts(t *testing.T, h Harness[store.Store]) {
 	living.want(living.begin(newOwner(), longLease, false), store.Undecided, 1)
 	clean.want(clean.begin(newOwner(), longLease, false), store.Started, 2)
 	found := 0
-	for record, err := range h.Store.ListUnresolved(background(), dying.guard) {
+	for record, err := range able[store.ResolvableRecords](t, h.Store).ListUnresolved(background(), dying.guard) {
 		if err != nil {
 			t.Fatal(err)
 		}

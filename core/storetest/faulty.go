@@ -278,18 +278,18 @@ func (f *Faulty) RenewOperations(ctx context.Context, reqs []store.RenewRequest)
 	return disturb(ctx, f, RenewOperations, func() ([]bool, error) { return f.Store.RenewOperations(ctx, reqs) })
 }
 
-// RecordStep implements store.Records.
+// RecordStep implements store.StepRecords.
 func (f *Faulty) RecordStep(ctx context.Context, req store.StepRequest) (bool, error) {
 	return disturb(ctx, f, RecordStep, func() (bool, error) { return f.Store.RecordStep(ctx, req) })
 }
 
-// AwaitOperation implements store.Records.
+// AwaitOperation implements store.AwaitedRecords.
 func (f *Faulty) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
 	_, err := disturb(ctx, f, AwaitOperation, func() (struct{}, error) { return struct{}{}, f.Store.AwaitOperation(ctx, ref) })
 	return err
 }
 
-// InspectOperation implements store.Records.
+// InspectOperation implements store.ResolvableRecords.
 func (f *Faulty) InspectOperation(ctx context.Context, ref store.OperationRef) (record store.OperationRecord, found bool, err error) {
 	record, err = disturb(ctx, f, InspectOperation, func() (record store.OperationRecord, err error) {
 		record, found, err = f.Store.InspectOperation(ctx, ref)
@@ -298,12 +298,12 @@ func (f *Faulty) InspectOperation(ctx context.Context, ref store.OperationRef) (
 	return record, found && err == nil, err
 }
 
-// ListUnresolved implements store.Records. A fault is an error that it yields.
+// ListUnresolved implements store.ResolvableRecords. A fault is an error that it yields.
 func (f *Faulty) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return listed(ctx, f, ListUnresolved, func() iter.Seq2[store.OperationRecord, error] { return f.Store.ListUnresolved(ctx, guard) })
 }
 
-// ResolveOperation implements store.Records.
+// ResolveOperation implements store.ResolvableRecords.
 func (f *Faulty) ResolveOperation(ctx context.Context, req store.ResolveRequest) (store.ResolveOutcome, error) {
 	return disturb(ctx, f, ResolveOperation, func() (store.ResolveOutcome, error) { return f.Store.ResolveOperation(ctx, req) })
 }
@@ -328,22 +328,22 @@ func (f *Faulty) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]st
 	return disturb(ctx, f, ReleaseLeases, func() ([]store.ReleaseOutcome, error) { return f.Store.ReleaseLeases(ctx, refs) })
 }
 
-// DowngradeLease implements store.Leases.
+// DowngradeLease implements store.LeaseDowngrader.
 func (f *Faulty) DowngradeLease(ctx context.Context, ref store.LeaseRef, weight int) (bool, error) {
 	return disturb(ctx, f, DowngradeLease, func() (bool, error) { return f.Store.DowngradeLease(ctx, ref, weight) })
 }
 
-// VerifyLease implements store.Leases.
+// VerifyLease implements store.LeaseVerifier.
 func (f *Faulty) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	return disturb(ctx, f, VerifyLease, func() (bool, error) { return f.Store.VerifyLease(ctx, ref) })
 }
 
-// InspectLease implements store.Leases.
+// InspectLease implements store.LeaseLister.
 func (f *Faulty) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	return disturb(ctx, f, InspectLease, func() (store.LeaseState, error) { return f.Store.InspectLease(ctx, name, key) })
 }
 
-// ListLeases implements store.Leases. A fault is an error that it yields.
+// ListLeases implements store.LeaseLister. A fault is an error that it yields.
 func (f *Faulty) ListLeases(ctx context.Context, name string) iter.Seq2[store.LeaseState, error] {
 	return listed(ctx, f, ListLeases, func() iter.Seq2[store.LeaseState, error] { return f.Store.ListLeases(ctx, name) })
 }
@@ -360,7 +360,7 @@ func listed[T any](ctx context.Context, f *Faulty, op Op, list func() iter.Seq2[
 	}
 }
 
-// RevokeLease implements store.Leases.
+// RevokeLease implements store.LeaseRevoker.
 func (f *Faulty) RevokeLease(ctx context.Context, name, key string, fence int64) (bool, error) {
 	return disturb(ctx, f, RevokeLease, func() (bool, error) { return f.Store.RevokeLease(ctx, name, key, fence) })
 }

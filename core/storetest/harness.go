@@ -84,6 +84,16 @@ func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	return as
 }
 
+// able returns a store with an optional ability. It skips a test of a store without it.
+func able[T any](t *testing.T, st any) T {
+	t.Helper()
+	a, err := store.As[T](st)
+	if err != nil {
+		t.Skip(err)
+	}
+	return a
+}
+
 // inTime runs a test whose steps must be done within a period from the first step. On a busy
 // machine they may be late, and then prove nothing about the store. The test reports that it was
 // late, and is repeated with twice the period.

@@ -181,10 +181,11 @@ func (l leaseCase) checkGrant(req store.LeaseRequest, grant store.Grant, before 
 	if grant.TTL == 0 {
 		grant.TTL = req.TTL
 	}
-	if req.TTL != longLease {
+	lister, ok := l.store.(store.LeaseLister)
+	if req.TTL != longLease || !ok {
 		return
 	}
-	state, err := l.store.InspectLease(background(), req.Name, req.Key)
+	state, err := lister.InspectLease(background(), req.Name, req.Key)
 	if err != nil {
 		l.t.Fatalf("InspectLease: %v", err)
 	}
@@ -249,7 +250,7 @@ func (l leaseCase) releaseAgain(req store.LeaseRequest) {
 
 func (l leaseCase) verify(req store.LeaseRequest, want bool) {
 	l.t.Helper()
-	held, err := l.store.VerifyLease(background(), l.ref(req))
+	held, err := store.Verify(background(), l.store, l.ref(req))
 	l.check("VerifyLease", held, err, want)
 }
 
@@ -274,13 +275,13 @@ func (l leaseCase) renewAll(refs ...store.LeaseRef) []bool {
 
 func (l leaseCase) downgrade(req store.LeaseRequest, weight int, want bool) {
 	l.t.Helper()
-	held, err := l.store.DowngradeLease(background(), l.ref(req), weight)
+	held, err := able[store.LeaseDowngrader](l.t, l.store).DowngradeLease(background(), l.ref(req), weight)
 	l.check("DowngradeLease", held, err, want)
 }
 
 func (l leaseCase) revoke(fence int64, want bool) {
 	l.t.Helper()
-	ended, err := l.store.RevokeLease(background(), l.name, l.key, fence)
+	ended, err := able[store.LeaseRevoker](l.t, l.store).RevokeLease(background(), l.name, l.key, fence)
 	l.check("RevokeLease", ended, err, want)
 }
 
@@ -296,7 +297,7 @@ func (l leaseCase) check(method string, got bool, err error, want bool) {
 
 func (l leaseCase) inspect() store.LeaseState {
 	l.t.Helper()
-	state, err := l.store.InspectLease(background(), l.name, l.key)
+	state, err := able[store.LeaseLister](l.t, l.store).InspectLease(background(), l.name, l.key)
 	if err != nil {
 		l.t.Fatalf("InspectLease: %v", err)
 	}
@@ -324,7 +325,7 @@ func (l leaseCase) state(inUse, waiting int) store.LeaseState {
 func (l leaseCase) list() map[string]store.LeaseState {
 	l.t.Helper()
 	found := map[string]store.LeaseState{}
-	for state, err := range l.store.ListLeases(background(), l.name) {
+	for state, err := range able[store.LeaseLister](l.t, l.store).ListLeases(background(), l.name) {
 		if err != nil {
 			l.t.Fatalf("ListLeases: %v", err)
 		}

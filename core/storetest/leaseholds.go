@@ -211,7 +211,7 @@ func (l leaseCase) downgradeRenews() {
 		began := time.Now()
 		l.granted(w)
 		w.TTL = longLease
-		held, err := l.store.DowngradeLease(background(), l.ref(w), 1)
+		held, err := able[store.LeaseDowngrader](l.t, l.store).DowngradeLease(background(), l.ref(w), 1)
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -261,8 +261,9 @@ func (l leaseCase) lateAfterRelease() {
 
 func (l leaseCase) revokes() {
 	notified, removed := make(chan string, 64), make(chan string, 64)
-	defer l.store.NotifyLost(func(id string) { notified <- id })()
-	l.store.NotifyLost(func(id string) { removed <- id })()
+	revoker := able[store.LeaseRevoker](l.t, l.store)
+	defer revoker.NotifyLost(func(id string) { notified <- id })()
+	revoker.NotifyLost(func(id string) { removed <- id })()
 	l.revoke(1, false)
 	l.untilNotified(notified)
 	w := l.whole()

@@ -14,7 +14,7 @@ import (
 
 func (o op) inspect() store.OperationRecord {
 	o.t.Helper()
-	record, found, err := o.h.Store.InspectOperation(background(), o.operation())
+	record, found, err := able[store.ResolvableRecords](o.t, o.h.Store).InspectOperation(background(), o.operation())
 	if err != nil || !found {
 		o.t.Fatalf("InspectOperation: found is %v: %v", found, err)
 	}
@@ -23,14 +23,14 @@ func (o op) inspect() store.OperationRecord {
 
 func (o op) missing() {
 	o.t.Helper()
-	if record, found, err := o.h.Store.InspectOperation(background(), o.operation()); err != nil || found {
+	if record, found, err := able[store.ResolvableRecords](o.t, o.h.Store).InspectOperation(background(), o.operation()); err != nil || found {
 		o.t.Fatalf("InspectOperation: %+v, %v, want none", record, err)
 	}
 }
 
 func (o op) step(owner, name, data string, want bool) {
 	o.t.Helper()
-	owned, err := o.h.Store.RecordStep(background(), store.StepRequest{
+	owned, err := able[store.StepRecords](o.t, o.h.Store).RecordStep(background(), store.StepRequest{
 		AttemptRef: o.ref(owner), Step: store.Step{Name: name, Data: []byte(data)},
 	})
 	o.check("RecordStep", owned, err, want)
@@ -42,7 +42,7 @@ func (o op) resolve(req store.ResolveRequest, want store.ResolveOutcome) {
 	if req.Retention == 0 {
 		req.Retention = time.Hour
 	}
-	outcome, err := o.h.Store.ResolveOperation(background(), req)
+	outcome, err := able[store.ResolvableRecords](o.t, o.h.Store).ResolveOperation(background(), req)
 	if err != nil || outcome != want {
 		o.t.Fatalf("ResolveOperation: %d, %v, want %d", outcome, err, want)
 	}
@@ -117,7 +117,7 @@ func inspectedStates(t *testing.T, h Harness[store.Records]) {
 		} {
 			other := o
 			change(&other)
-			if record, found, err := h.Store.InspectOperation(background(), other.operation()); err != nil || found {
+			if record, found, err := able[store.ResolvableRecords](t, h.Store).InspectOperation(background(), other.operation()); err != nil || found {
 				t.Errorf("with another %s: %+v, %v, want none", name, record, err)
 			}
 		}
@@ -151,7 +151,7 @@ func unresolvedEffects(t *testing.T, h Harness[store.Records]) {
 			o.renew(owner, 20*time.Millisecond, true)
 			h.Advance(30 * time.Millisecond)
 			listed := false
-			for _, err := range h.Store.ListUnresolved(background(), o.guard) {
+			for _, err := range able[store.ResolvableRecords](t, h.Store).ListUnresolved(background(), o.guard) {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -231,7 +231,7 @@ func stepsBounds(t *testing.T, h Harness[store.Records]) {
 		o.step(owner, fmt.Sprint(i), "x", true)
 	}
 	o.step(owner, "0", "x", true)
-	_, err := h.Store.RecordStep(background(), store.StepRequest{AttemptRef: o.ref(owner), Step: store.Step{Name: "one more"}})
+	_, err := able[store.StepRecords](t, h.Store).RecordStep(background(), store.StepRequest{AttemptRef: o.ref(owner), Step: store.Step{Name: "one more"}})
 	if !errors.Is(err, store.ErrFull) {
 		t.Errorf("more than %d steps: %v, want ErrFull", store.MaxSteps, err)
 	}
@@ -365,7 +365,7 @@ func resolvesNothingElse(t *testing.T, h Harness[store.Records]) {
 
 func listsUnresolved(t *testing.T, h Harness[store.Records]) {
 	list := func(guard string) (ids []string) {
-		for r, err := range h.Store.ListUnresolved(background(), guard) {
+		for r, err := range able[store.ResolvableRecords](t, h.Store).ListUnresolved(background(), guard) {
 			if err != nil {
 				t.Fatalf("ListUnresolved: %v", err)
 			}
@@ -408,7 +408,7 @@ func listsUnresolved(t *testing.T, h Harness[store.Records]) {
 			t.Errorf("%q: listed %q", other, got)
 		}
 	}
-	h.Store.ListUnresolved(background(), guard)(func(_ store.OperationRecord, err error) bool { // the caller may leave
+	able[store.ResolvableRecords](t, h.Store).ListUnresolved(background(), guard)(func(_ store.OperationRecord, err error) bool { // the caller may leave
 		if err != nil {
 			t.Errorf("ListUnresolved: %v", err)
 		}
@@ -418,8 +418,9 @@ func listsUnresolved(t *testing.T, h Harness[store.Records]) {
 
 // awaiting begins to await the end of an attempt.
 func (o op) awaiting() *call {
+	awaited := able[store.AwaitedRecords](o.t, o.h.Store)
 	return begin(o.t, o.h.Advance, "AwaitOperation", func() any { return o.inspect() }, func(ctx context.Context) (store.Grant, error) {
-		return store.Grant{}, o.h.Store.AwaitOperation(ctx, o.operation())
+		return store.Grant{}, awaited.AwaitOperation(ctx, o.operation())
 	})
 }
 
@@ -460,7 +461,7 @@ func awaitsNothing(t *testing.T, h Harness[store.Records]) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(background(), time.Second)
 			defer cancel()
-			if err := h.Store.AwaitOperation(ctx, o.operation()); err != nil {
+			if err := able[store.AwaitedRecords](t, h.Store).AwaitOperation(ctx, o.operation()); err != nil {
 				t.Errorf("%s: %v", step, err)
 			}
 		}

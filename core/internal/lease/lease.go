@@ -97,9 +97,7 @@ func (l *Lease) ReleaseAsync() {
 
 // Verify checks in the store that the lease is held.
 func (l *Lease) Verify(ctx context.Context) error {
-	return l.VerifyBy(ctx, func(ctx context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {
-		return st.VerifyLease(ctx, ref)
-	})
+	return l.VerifyBy(ctx, store.Verify)
 }
 
 // VerifyBy is Verify by a step of the caller's.
@@ -126,8 +124,12 @@ func (h *Hold) answered(held bool, err error) error {
 func (l *Lease) Downgrade(ctx context.Context, weight int) error {
 	h := l.hold
 	p := h.pool
+	able, err := store.As[store.LeaseDowngrader](p.store)
+	if err != nil {
+		return err
+	}
 	sent := time.Now()
-	held, err := p.store.DowngradeLease(context.WithoutCancel(ctx), h.ref[0], weight)
+	held, err := able.DowngradeLease(context.WithoutCancel(ctx), h.ref[0], weight)
 	if err := h.answered(held, err); err != nil {
 		return err
 	}
@@ -150,13 +152,22 @@ func (p *Pool) Inspect(ctx context.Context, key string) (store.LeaseState, error
 	if err := p.CheckKey(key); err != nil {
 		return store.LeaseState{}, err
 	}
-	state, err := p.store.InspectLease(ctx, p.name, key)
+	able, err := store.As[store.LeaseLister](p.store)
+	if err != nil {
+		return store.LeaseState{}, err
+	}
+	state, err := able.InspectLease(ctx, p.name, key)
 	return unlabelled(state), err
 }
 
 // List calls yield with the states of the keys that are held or waited for, until it returns false.
 func (p *Pool) List(ctx context.Context, yield func(store.LeaseState, error) bool) {
-	for state, err := range p.store.ListLeases(ctx, p.name) {
+	able, err := store.As[store.LeaseLister](p.store)
+	if err != nil {
+		yield(store.LeaseState{}, err)
+		return
+	}
+	for state, err := range able.ListLeases(ctx, p.name) {
 		if !yield(unlabelled(state), err) {
 			return
 		}
@@ -179,5 +190,9 @@ func (p *Pool) Revoke(ctx context.Context, key string, fence int64) (bool, error
 	if err := p.CheckKey(key); err != nil {
 		return false, err
 	}
-	return p.store.RevokeLease(ctx, p.name, key, fence)
+	able, err := store.As[store.LeaseRevoker](p.store)
+	if err != nil {
+		return false, err
+	}
+	return able.RevokeLease(ctx, p.name, key, fence)
 }

@@ -78,8 +78,9 @@ func NewPool(st store.Leases, m Mechanism) *Pool {
 	p.keeper = NewKeeper(p.renew)
 	p.releases = background.NewReleaser(p.release)
 	p.closing, p.close = context.WithCancel(context.Background())
-	p.detach = []func(){
-		hooks.NotifyLost(p, st.NotifyLost, (*Pool).notifyLost), hooks.AtShutdown(p, st.AtShutdown, (*Pool).shutdown),
+	p.detach = []func(){hooks.AtShutdown(p, st.AtShutdown, (*Pool).shutdown)}
+	if able, ok := st.(store.LeaseRevoker); ok {
+		p.detach = append(p.detach, hooks.NotifyLost(p, able.NotifyLost, (*Pool).notifyLost))
 	}
 	return p
 }

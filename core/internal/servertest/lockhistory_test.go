@@ -46,7 +46,7 @@ type stealing struct{ store.Leases }
 func (s stealing) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	reply, err := s.Leases.AcquireLease(ctx, req)
 	if err == nil && reply.Outcome != store.Granted && rand.IntN(4) == 0 {
-		state, err := s.InspectLease(ctx, req.Name, req.Key)
+		state, err := s.Leases.(store.LeaseLister).InspectLease(ctx, req.Name, req.Key)
 		if err == nil && len(state.Holders) > 0 {
 			return store.LeaseReply{Outcome: store.Granted, Grant: store.Grant{Sent: time.Now(), Fence: state.Holders[0].LastFence + 1}}, nil
 		}
