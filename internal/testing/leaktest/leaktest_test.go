@@ -31,7 +31,7 @@ func TestWait(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	go blocked(begun, end)
 	<-begun
-	const name = "github.com/lockkeeper/lockkeeper/internal/leaktest.blocked"
+	const name = "github.com/lockkeeper/lockkeeper/internal/testing/leaktest.blocked"
 	if left := wait(time.Millisecond, ignored); len(left) != 1 || !strings.Contains(left[0], name) {
 		t.Errorf("%q are left, want %s", left, name)
 	}
