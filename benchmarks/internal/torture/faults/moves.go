@@ -133,12 +133,13 @@ func silentReplica(ctx context.Context, t *Target) (hit Hit, err error) {
 	}
 	t.last(ctx, 100*time.Millisecond, 500*time.Millisecond)
 	err = receiver.Signal(syscall.SIGSTOP)
-	wait(ctx, time.Second+t.some(0, 2*time.Second))
 	if t.Rand.IntN(3) == 0 {
+		wait(ctx, time.Second+t.some(0, 2*time.Second))
 		err = errors.Join(err, receiver.Signal(syscall.SIGCONT), old.Configure(mend, "synchronous_standby_names = ''"))
 		replica.End()
 		return hit, err
 	}
+	wait(ctx, 2*t.some(4*time.Second, 5*time.Second)) // calls end without a reply, and others ask for what they left
 	hit.Target, hit.Failover = "replica takes over", true
 	old.Kill()
 	err = errors.Join(err, receiver.Kill()) // with what has arrived, and it has not read

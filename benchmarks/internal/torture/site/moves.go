@@ -114,12 +114,13 @@ func (s *Postgres) Synchronous(ctx context.Context) error {
 	return s.Replicated(ctx)
 }
 
-// Promote ends a replica's following of its primary, and returns when it takes writes.
+// Promote ends a replica's following of its primary, and returns when it takes writes. A replica that
+// restarts forgets the request, so that is repeated.
 func (s *Postgres) Promote(ctx context.Context) error {
-	if _, err := s.Admin.Exec(ctx, "SELECT pg_promote(false)"); err != nil {
-		return err
-	}
-	return s.until(ctx, "SELECT NOT pg_is_in_recovery()")
+	return Until(ctx, func() (promoted bool) {
+		err := s.Admin.QueryRow(ctx, "SELECT CASE WHEN pg_is_in_recovery() THEN pg_promote(true, 1) ELSE true END").Scan(&promoted)
+		return err == nil && promoted
+	})
 }
 
 // Receiver returns the process of a replica that receives its primary's log.
