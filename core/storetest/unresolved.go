@@ -459,7 +459,7 @@ func awaitsNothing(t *testing.T, h Harness[store.Records]) {
 	inEachScope(t, h, func(o op) {
 		wait := func(step string) {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(background(), time.Second)
+			ctx, cancel := context.WithTimeout(background(), 5*time.Second/2) // stores that wait check after three seconds
 			defer cancel()
 			if err := able[store.AwaitedRecords](t, h.Store).AwaitOperation(ctx, o.operation()); err != nil {
 				t.Errorf("%s: %v", step, err)
