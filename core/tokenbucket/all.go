@@ -43,13 +43,13 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		if err != nil {
 			return d, err
 		}
-		if _, err := plan.afford(a.n); err != nil {
+		if err := plan.affords(a.n); err != nil {
 			return d, err
 		}
 		plans = append(plans, plan)
 	}
 	merged := merge(asks, plans)
-	first, all, err := requests(asks, plans, merged.one)
+	first, r, more, err := requests(asks, plans, merged.one)
 	if err != nil {
 		return d, err
 	}
@@ -59,7 +59,7 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return d, nil
 	}
 	began := first.telemetry.Begin(ctx)
-	reply, err := first.store.TakeTokens(ctx, all[0], all[1:]...)
+	reply, err := first.store.TakeTokens(ctx, r, more...)
 	if err == nil {
 		d.read(&reply, merged.one, nil)
 	}
@@ -73,27 +73,30 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 }
 
 // requests returns the requests of the asks whose keys have limits, and the limiter of the first
-// one. It shares out the charges.
-func requests(
-	asks []Ask, plans []*fixedPlan, charges []store.Charge,
-) (first *Limiter, all []store.TokenRequest, err error) {
-	all = make([]store.TokenRequest, 0, len(asks))
+// one, r. It shares out the charges.
+func requests(asks []Ask, plans []*fixedPlan, charges []store.Charge) (
+	first *Limiter, r store.TokenRequest, more []store.TokenRequest, err error,
+) {
 	for i, a := range asks {
 		limits := len(plans[i].meters)
 		if limits == 0 {
 			continue
 		}
-		if first == nil {
-			first = a.limiter
-		}
-		if first.store != a.limiter.store {
-			return nil, nil, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w",
-				first.name, a.limiter.name, store.ErrManySlots)
-		}
-		all = append(all, a.limiter.request(a.key, charges[:limits:limits]))
+		its := charges[:limits:limits]
 		charges = charges[limits:]
+		switch {
+		case first == nil:
+			first, r = a.limiter, a.limiter.request(a.key, its)
+			continue
+		case first.store != a.limiter.store:
+			return nil, r, nil, fmt.Errorf("tokenbucket: All: %q and %q have different stores: %w",
+				first.name, a.limiter.name, store.ErrManySlots)
+		case more == nil:
+			more = make([]store.TokenRequest, 0, len(asks)-i)
+		}
+		more = append(more, a.limiter.request(a.key, its))
 	}
-	return first, all, nil
+	return first, r, more, nil
 }
 
 // mergedPlan is the limits of several keys as one plan, whose charges are of certain numbers of

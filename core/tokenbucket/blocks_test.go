@@ -94,6 +94,50 @@ func TestAHoldEndsABlock(t *testing.T) {
 	})
 }
 
+// A reservation of one token may come from a block. What it gives back, or uses beyond the token, is
+// the store's. An attempt, which has buckets of its own, never comes from one.
+func TestReservationsFromABlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const burst, block = 1000, 50
+		l := must(tokenbucket.New(memstore.New(), "api", tokenbucket.PerDay(burst), tokenbucket.WithLease(block)))
+		leased, used := 0, int64(0)
+		for i := range 300 {
+			r := must(l.ReserveN(t.Context(), "k", 1))
+			if r.Source == tokenbucket.FromLease {
+				leased++
+			}
+			switch i % 3 {
+			case 0:
+				used++
+			case 1:
+				if err := r.Use("api", 2); err != nil {
+					t.Fatal(err)
+				}
+				used += 2
+			case 2:
+				if err := r.Cancel(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if a := must(l.ReserveN(t.Context(), "k", 1, tokenbucket.AsAttempt(nil))); a.Source == tokenbucket.FromLease {
+				t.Fatal("an attempt comes from a block")
+			} else if err := a.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if leased < 100 {
+			t.Errorf("%d reservations of 300 come from a block", leased)
+		}
+		d := must(l.Peek(t.Context(), "k"))
+		if spent := burst - d.Limits()[0].Remaining; spent < used || spent > used+block {
+			t.Errorf("%d tokens were used, and %d are gone", used, spent)
+		}
+	})
+}
+
 // In steady traffic few tokens are lost, at whatever pace, also if a PlanFunc makes the plan anew
 // each time.
 func TestLeasedLosses(t *testing.T) {

@@ -256,17 +256,16 @@ func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequ
 
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
 // takes about as long as making it.
-func (l *Limiter) decide(ctx context.Context, key string, n int64, candidate *candidate, d *Decision) error {
+func (l *Limiter) decide(ctx context.Context, key string, n int64, beside *candidate, d *Decision) error {
 	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return err
 	}
-	charges, err := plan.afford(n)
-	if err != nil {
+	if err := plan.affords(n); err != nil {
 		return err
 	}
-	candidate.decide(ctx, key, func(*meter) int64 { return n })
-	return l.takeOnce(ctx, key, plan, charges, d)
+	beside.decide(ctx, key, func(*meter) int64 { return n })
+	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
 }
 
 // takeOnce makes a decision about charges in place.

@@ -95,14 +95,14 @@ func fix(meters ...meter) compiledPlan {
 	return compiledPlan{fixed: plan}
 }
 
-// afford returns the charges of n tokens, or an error if n is more than a burst.
-func (p *fixedPlan) afford(n int64) ([]store.Charge, error) {
+// affords returns an error if n tokens are more than a burst.
+func (p *fixedPlan) affords(n int64) error {
 	for i := range p.meters {
 		if m := &p.meters[i]; n > m.burst {
-			return nil, &CostError{Limit: m.name, Cost: n, Burst: m.burst}
+			return &CostError{Limit: m.name, Cost: n, Burst: m.burst}
 		}
 	}
-	return p.charges(n), nil
+	return nil
 }
 
 // charges returns the charges of n tokens. No store changes them.

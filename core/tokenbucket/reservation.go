@@ -62,10 +62,11 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...Res
 	if err != nil {
 		return nil, err
 	}
-	r := l.reservation(key, plan, opts)
-	if r.reserved, err = plan.afford(n); err != nil {
+	if err := plan.affords(n); err != nil {
 		return nil, err
 	}
+	r := l.reservation(key, plan, opts)
+	r.reserved = plan.charges(n)
 	l.candidate.decide(ctx, key, func(*meter) int64 { return n })
 	return l.reserve(ctx, r, plan)
 }

@@ -52,11 +52,11 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	if n < 0 {
 		return invalidCost("WaitN", n, 0)
 	}
-	candidate := l.candidate // of the first decision
+	beside := l.candidate // the first decision
 	if !l.queues.any(key) {
 		var d Decision
-		err := l.decide(ctx, key, n, candidate, &d)
-		candidate = nil
+		err := l.decide(ctx, key, n, beside, &d)
+		beside = nil
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -73,8 +73,8 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	for {
 		changed := l.queues.change()
 		var d Decision
-		err := l.decide(ctx, key, n, candidate, &d)
-		candidate = nil
+		err := l.decide(ctx, key, n, beside, &d)
+		beside = nil
 		if err != nil || d.Allowed {
 			return err
 		}
