@@ -313,7 +313,7 @@ func behindSentinel(s *redistest.Sentinel, sentinel string, dial dialer) *redis.
 func TestStaleConnectionsBehindSentinel(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{true, false} {
-		for _, p := range fewPools {
+		for _, p := range pools {
 			t.Run(fmt.Sprintf("%v, push %v", p, push), func(t *testing.T) {
 				s := redistest.StartSentinel(t)
 				s.SetDownAfter(time.Minute)
@@ -389,10 +389,13 @@ func TestStaleConnectionsOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	cluster.AddReplicas()
-	for i, p := range fewPools {
+	for i, p := range pools {
 		t.Run(p.String(), func(t *testing.T) {
 			client, fill := p.ofCluster(t, cluster, nil)
-			old, promoted := cluster.Servers[i], cluster.Replicas[i]
+			old, promoted := cluster.Servers[i%3], cluster.Replicas[i%3]
+			if i >= 3 { // back again
+				old, promoted = promoted, old
+			}
 			role := func(server *redistest.Server, role string) bool {
 				return strings.Contains(server.Client().Info(ctx(), "replication").Val(), "role:"+role)
 			}
