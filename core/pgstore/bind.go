@@ -14,7 +14,7 @@ import (
 )
 
 // Bind binds the caller's transaction to a lock that it holds. Until the transaction ends, the lock
-// is granted to nobody else, even if the lease ends before. So only the holder has written the data
+// is not granted again, even if the lease ends before. So only the holder has written the data
 // that the transaction commits, even if its process was paused for longer than the lease, and the
 // data need no fence. The lease's locker is on a [Store]. The transaction is one of the same
 // database, and its user has the rights of [Grants]. Bind before the first statement whose result
@@ -23,15 +23,15 @@ import (
 // It returns nil if the transaction is bound. After any error the caller must roll back. The error
 // is one of:
 //   - the cause with which the lease's context has ended;
-//   - lock.ErrLost if the store does not know the hold any more;
-//   - an error for a shared lease, which excludes nobody;
+//   - lock.ErrLost if the store has no such hold any more;
+//   - an error for a shared lease, which does not exclude other holders;
 //   - one that matches store.ErrUnavailable;
 //   - an error of the database;
 //   - an error if the transaction's isolation level is not READ COMMITTED: it may not see the loss
 //     of a hold;
 //   - an error if its idle_in_transaction_session_timeout is 0: a holder whose machine has stopped
-//     would keep the lock for ever. With a timeout, it keeps the lock at most for that time after
-//     its last statement.
+//     would never lose the lock. With a timeout, it loses the lock at most that time after its last
+//     statement.
 //
 // Unlock after the end of the transaction, not before: within the process, an unlocked lock is
 // handed on at once. After Bind in a savepoint the transaction stays bound only if the savepoint is
@@ -77,8 +77,8 @@ func (s *Store) bind(ctx context.Context, tx Tx, ref store.LeaseRef) (outcome st
 
 // mark marks a key, so that the next grant looks for bound transactions.
 func (s *Store) mark(ctx context.Context, ref store.LeaseRef) error {
-	st := statement.Call{Operation: opInspect, Urgency: batch.Finishing}
-	_, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
+	call := statement.Call{Operation: opInspect, Urgency: batch.Finishing}
+	_, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (struct{}, error) {
 		_, err := c.Exec(ctx, s.db.Text(`SELECT lk.mark_lease_1($1)`), s.leaseKey(ref.Name, ref.Key))
 		return struct{}{}, err
 	})

@@ -50,9 +50,9 @@ func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 		}
 	}
 	charge := func(some []*sums, text func(a sumArgs) func(ctx context.Context, c *pgx.Conn) ([]int64, error)) {
-		st := statement.Call{Operation: opTakeTokens, Writes: true, Once: true}
+		call := statement.Call{Operation: opTakeTokens, Writes: true, Once: true}
 		for _, k := range some {
-			debts, err := statement.Run(ctx, s.db, st, text(k.args()))
+			debts, err := statement.Run(ctx, s.db, call, text(k.args()))
 			replied = replied || err == nil
 			rest = append(rest, k.finish(debts, err)...)
 		}
@@ -64,22 +64,22 @@ func (s *Store) decide(ctx context.Context, all []*decision) (replied bool) {
 }
 
 // decideRest makes decisions in statements for any kind of them.
-func (s *Store) decideRest(ctx context.Context, st statement.Call, rest []*decision) (replied bool) {
+func (s *Store) decideRest(ctx context.Context, call statement.Call, rest []*decision) (replied bool) {
 	for groups := groupsOf(rest); len(groups) > 0; {
 		n, work := 1, len(groups[0].charges)
 		for n < len(groups) && work+len(groups[n].charges) <= maxCharges {
 			work += len(groups[n].charges)
 			n++
 		}
-		replied = s.decideGroups(ctx, st, groups[:n]) || replied
+		replied = s.decideGroups(ctx, call, groups[:n]) || replied
 		groups = groups[n:]
 	}
 	return replied
 }
 
 // decideGroups makes groups of decisions in one statement for any kind of them.
-func (s *Store) decideGroups(ctx context.Context, st statement.Call, groups []*group) (replied bool) {
-	reply, err := statement.Run(ctx, s.db, st, s.takeGroups(groups))
+func (s *Store) decideGroups(ctx context.Context, call statement.Call, groups []*group) (replied bool) {
+	reply, err := statement.Run(ctx, s.db, call, s.takeGroups(groups))
 	first := 0
 	for i, g := range groups {
 		if err != nil {

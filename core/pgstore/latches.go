@@ -14,8 +14,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ store.Latches = (*Store)(nil)
-
 // CountDownLatch implements store.Latches: one statement.
 func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	if s.hooks.Begun() {
@@ -26,8 +24,8 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		waiting []string
 	}
 	id, by := s.digest("latch", req.Name), s.digest("participant", req.Name, participant)
-	st := statement.Call{Operation: opLatch, Writes: true}
-	c, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
+	call := statement.Call{Operation: opLatch, Writes: true}
+	c, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (n counted, err error) {
 		err = c.QueryRow(ctx, s.db.Text(`SELECT arrived, waiting FROM lk.count_down_latch_1($1, $2, $3, $4)`),
 			id, by, req.TTL.Microseconds(), store.MaxParticipants).Scan(&n.arrived, &n.waiting)
 		return n, err
@@ -64,11 +62,11 @@ func (s *Store) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 
 // arrived runs a statement that returns the number of participants of a latch.
 func (s *Store) arrived(ctx context.Context, op statement.Operation, text string, args ...any) (int, error) {
-	st := statement.Call{Operation: op, Urgency: batch.Reading}
+	call := statement.Call{Operation: op, Urgency: batch.Reading}
 	if op == opLatch {
-		st.Urgency, st.Writes = batch.Ordinary, true
+		call.Urgency, call.Writes = batch.Ordinary, true
 	}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
 		err = c.QueryRow(ctx, s.db.Text(text), args...).Scan(&n)
 		return n, err
 	})

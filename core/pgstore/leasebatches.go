@@ -62,11 +62,11 @@ func runBatch[T any](
 	ctx context.Context, s *Store, op statement.Operation, sql string, args ...any,
 ) ([]batchReply[T], error) {
 	// A repeated release has to be marked as such, so its caller repeats it.
-	st := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true, Once: op == opReleaseLeases}
+	call := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true, Once: op == opReleaseLeases}
 	if op == opBeat {
-		st.Urgency = batch.Ordinary
+		call.Urgency = batch.Ordinary
 	}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]batchReply[T], error) {
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) ([]batchReply[T], error) {
 		rows, err := c.Query(ctx, s.db.Text(sql), args...)
 		if err != nil {
 			return nil, err
@@ -180,8 +180,8 @@ func (s *Store) releaseLease(ctx context.Context, ref store.LeaseRef) (string, e
 		}
 		ref.Repeated = ref.Repeated || maybe
 	}
-	st := statement.Call{Operation: opReleaseLeases, Urgency: batch.Finishing, Writes: true}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (string, error) {
+	call := statement.Call{Operation: opReleaseLeases, Urgency: batch.Finishing, Writes: true}
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (string, error) {
 		return s.releaseStep(ctx, c, &ref, key, name, text)
 	})
 }

@@ -18,8 +18,8 @@ const listPage = 500
 // InspectLease implements store.LeaseLister: one statement, which changes nothing.
 func (s *Store) InspectLease(ctx context.Context, name, key string) (store.LeaseState, error) {
 	id := s.leaseKey(name, key)
-	st := statement.Call{Operation: opInspect, Urgency: batch.Reading}
-	states, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
+	call := statement.Call{Operation: opInspect, Urgency: batch.Reading}
+	states, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) ([]store.LeaseState, error) {
 		return s.inspect(ctx, c, []leaseKey{id})
 	})
 	state := store.LeaseState{}
@@ -85,8 +85,8 @@ func (s *Store) ListLeases(ctx context.Context, name string) iter.Seq2[store.Lea
 	return func(yield func(store.LeaseState, error) bool) {
 		for after := new(leaseKey); after != nil; {
 			from := *after
-			st := statement.Call{Operation: opInspect, Urgency: batch.Reading}
-			p, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (page, error) {
+			call := statement.Call{Operation: opInspect, Urgency: batch.Reading}
+			p, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (page, error) {
 				return s.page(ctx, c, name, from)
 			})
 			if err != nil {

@@ -13,8 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ store.Leases = (*Store)(nil)
-
 // leases is the part of a Store that is about leases.
 type leases struct {
 	waiting *waiting.Process[leaseKey]
@@ -62,8 +60,8 @@ func (s *Store) acquireLease(
 		reply, made, _, err = s.free.acquires.do(ctx, &req, key)
 	}
 	if !made && err == nil {
-		st := statement.Call{Operation: opAcquireLease, Writes: true}
-		reply, err = statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
+		call := statement.Call{Operation: opAcquireLease, Writes: true}
+		reply, err = statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (waiting.Reply, error) {
 			return s.acquireStep(ctx, c, &req, key)
 		})
 	}
@@ -133,8 +131,8 @@ func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) 
 
 // stepOf takes a step that reports whether it was taken.
 func (s *Store) stepOf(ctx context.Context, op statement.Operation, sql string, args ...any) (bool, error) {
-	st := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
+	call := statement.Call{Operation: op, Urgency: batch.Finishing, Writes: true}
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (done bool, err error) {
 		var pushes []string
 		if err = c.QueryRow(ctx, s.db.Text(sql), args...).Scan(&done, &pushes); err == nil {
 			s.db.Deliver(pushes)
@@ -150,8 +148,8 @@ const verifyLease = `SELECT
 // VerifyLease implements store.LeaseVerifier: one statement, which changes nothing.
 func (s *Store) VerifyLease(ctx context.Context, ref store.LeaseRef) (bool, error) {
 	key := s.leaseKey(ref.Name, ref.Key)
-	st := statement.Call{Operation: opInspect, Brief: true}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
+	call := statement.Call{Operation: opInspect, Brief: true}
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (held bool, err error) {
 		err = c.QueryRow(ctx, s.db.Text(verifyLease), key, ref.ID, ref.Fence).Scan(&held)
 		return held, err
 	})

@@ -18,7 +18,7 @@ const leaseStatements = 4
 // sharing makes callers share a statement about leases while others are in flight.
 type sharing[Q, R any] struct {
 	store   *Store
-	step    statement.Call
+	call    statement.Call
 	alone   func(ctx context.Context, c *pgx.Conn, asked *Q, key leaseKey) (R, error)
 	many    func(ctx context.Context, c *pgx.Conn, all []*sharer[Q, R]) (map[leaseKey]R, error)
 	batcher *batch.Batcher[*sharer[Q, R]]
@@ -44,10 +44,10 @@ func (*sharer[Q, R]) Work() int { return 1 }
 // share returns a sharing. alone carries out one request. many carries out the requests that it
 // can, each for another key.
 func share[Q, R any](
-	s *Store, st statement.Call, alone func(context.Context, *pgx.Conn, *Q, leaseKey) (R, error),
+	s *Store, call statement.Call, alone func(context.Context, *pgx.Conn, *Q, leaseKey) (R, error),
 	many func(context.Context, *pgx.Conn, []*sharer[Q, R]) (map[leaseKey]R, error),
 ) *sharing[Q, R] {
-	f := &sharing[Q, R]{store: s, step: st, alone: alone, many: many, keys: make(map[leaseKey]struct{})}
+	f := &sharing[Q, R]{store: s, call: call, alone: alone, many: many, keys: make(map[leaseKey]struct{})}
 	most := max(s.config.connections-2, 1) // other calls need some
 	f.batcher = statement.Batch(s.db, batch.Config[*sharer[Q, R]]{
 		Send: f.send, Few: min(leaseStatements, most), Most: most, MaxWork: leaseBatch,
@@ -68,7 +68,7 @@ func (f *sharing[Q, R]) do(ctx context.Context, asked *Q, key leaseKey) (reply R
 		q = new(sharer[Q, R])
 	}
 	q.asked, q.key = asked, key
-	if err = f.batcher.Do(ctx, q, f.step.Urgency); err != nil {
+	if err = f.batcher.Do(ctx, q, f.call.Urgency); err != nil {
 		return reply, false, false, err // a statement may still have it
 	}
 	reply, made, maybe = q.reply, q.made, q.maybe
@@ -98,7 +98,7 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 	if len(all) == 1 {
 		q := all[0]
 		var err error
-		q.reply, err = statement.Run(ctx, f.store.db, f.step, func(ctx context.Context, c *pgx.Conn) (R, error) {
+		q.reply, err = statement.Run(ctx, f.store.db, f.call, func(ctx context.Context, c *pgx.Conn) (R, error) {
 			return f.alone(ctx, c, q.asked, q.key)
 		})
 		q.made = err == nil
@@ -110,7 +110,7 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 		replies  map[leaseKey]R
 		repeated bool
 	}
-	r, err := statement.Run(ctx, f.store.db, f.step, func(ctx context.Context, c *pgx.Conn) (r result, err error) {
+	r, err := statement.Run(ctx, f.store.db, f.call, func(ctx context.Context, c *pgx.Conn) (r result, err error) {
 		r.repeated = statement.IsRepeat(ctx)
 		r.replies, err = f.many(ctx, c, all)
 		return r, err

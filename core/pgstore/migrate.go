@@ -41,7 +41,7 @@ type Beginner interface {
 // it. The only options that count are [WithSchema] and [LoggedBuckets].
 //
 // Every process may call it at its start. It changes nothing if the schema is of this release's
-// version, or newer. Processes of the release before may go on beside processes of this one.
+// version, or newer. Processes of the release before may run beside processes of this one.
 func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	of, err := schemaOf(opts)
 	if err != nil {

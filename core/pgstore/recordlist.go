@@ -33,8 +33,8 @@ func (s *Store) InspectOperation(
 
 // records runs a statement that begins with recordSQL.
 func (s *Store) records(ctx context.Context, flow, guard, text string, args ...any) ([]store.OperationRecord, error) {
-	st := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: flow}
-	return statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
+	call := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: flow}
+	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) ([]store.OperationRecord, error) {
 		rows, err := c.Query(ctx, s.db.Text(text), args...)
 		if err != nil {
 			return nil, err
@@ -65,8 +65,8 @@ const pagesListed = 1024
 // index of unresolved records would make every settlement dearer.
 func (s *Store) ListUnresolved(ctx context.Context, guard string) iter.Seq2[store.OperationRecord, error] {
 	return func(yield func(store.OperationRecord, error) bool) {
-		st := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: guard}
-		pages, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
+		call := statement.Call{Operation: opInspect, Urgency: batch.Reading, Flow: guard}
+		pages, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (pages int64, err error) {
 			err = c.QueryRow(ctx,
 				s.db.Text("SELECT pg_relation_size('lk.operations') / current_setting('block_size')::int")).Scan(&pages)
 			return pages, err
@@ -105,10 +105,10 @@ func (s *Store) ResolveOperation(ctx context.Context, req store.ResolveRequest) 
 		outcome string
 		waiting []string
 	}
-	st := statement.Call{
+	call := statement.Call{
 		Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&req.OperationRef),
 	}
-	r, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (r resolved, err error) {
+	r, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (r resolved, err error) {
 		err = c.QueryRow(ctx, s.db.Text(resolveSQL),
 			req.ID, req.Guard, req.Scope, req.Owner, req.Version, letter, req.Status, req.Data, req.Retention.Microseconds()).
 			Scan(&r.outcome, &r.waiting)

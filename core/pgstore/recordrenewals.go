@@ -55,8 +55,8 @@ func (s *Store) renew(ctx context.Context, reqs []store.RenewRequest, owned []bo
 	if len(ids) == 0 {
 		return nil
 	}
-	st := statement.Call{Operation: opRenewOperations, Urgency: batch.Finishing, Writes: true}
-	renewed, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) ([]string, error) {
+	call := statement.Call{Operation: opRenewOperations, Urgency: batch.Finishing, Writes: true}
+	renewed, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) ([]string, error) {
 		rows, err := c.Query(ctx, s.db.Text(renewSQL), ids, owners, leases, retention)
 		if err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ func (s *Store) renew(ctx context.Context, reqs []store.RenewRequest, owned []bo
 			continue
 		}
 		var err error
-		owned[i], err = statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (mine bool, err error) {
+		owned[i], err = statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (mine bool, err error) {
 			err = c.QueryRow(ctx, s.db.Text(`SELECT lk.renew_operation_1($1, $2, $3, $4)`),
 				r.ID, r.Owner, r.Lease.Microseconds(), r.Retention.Microseconds()).
 				Scan(&mine)

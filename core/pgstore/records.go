@@ -16,8 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ store.Records = (*Store)(nil)
-
 // A record is a row of operations. The common steps are plain statements: a function that does the
 // same takes about half as long again. All other cases are left to a function. The server counts
 // the records of a scope, and the bytes of their results, by slices of time: see records.sql.
@@ -71,14 +69,14 @@ func (s *Store) BeginOperation(ctx context.Context, req store.BeginRequest) (sto
 		unknown = "reconcile"
 	}
 	key := markOf(req.ID)
-	st := statement.Call{
+	call := statement.Call{
 		Operation: opBeginOperation, Writes: true, Brief: s.settled.has(key), Flow: flowOf(&req.OperationRef),
 	}
 	scope := markOf(req.Scope)
 	full := req.Scope != "" && s.full.has(scope) // to insert and undo it each time would leave dead rows
-	reply, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
+	reply, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (reply store.BeginReply, err error) {
 		var b begun
-		if st.Brief {
+		if call.Brief {
 			err := c.QueryRow(ctx, s.db.Text(lookSQL), req.ID, req.Owner, req.Fingerprint, unknown).
 				Scan(&b.outcome, &b.number, &b.remaining, &b.state, &b.status, &b.data, &b.owner)
 			if err == nil && b.outcome != "ask" && (b.outcome != "settled" || s.confirmed.has(markOf(req.ID+b.owner))) {
@@ -320,8 +318,8 @@ func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool,
 
 // owns runs a statement that changes a row if the caller owns it.
 func (s *Store) owns(ctx context.Context, ref *store.OperationRef, text string, args ...any) (bool, error) {
-	st := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(ref)}
-	tag, err := statement.Run(ctx, s.db, st, statement.Execute(s.db.Text(text), args...))
+	call := statement.Call{Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(ref)}
+	tag, err := statement.Run(ctx, s.db, call, statement.Execute(s.db.Text(text), args...))
 	return tag.RowsAffected() == 1, err
 }
 
@@ -332,10 +330,10 @@ func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, er
 			"all its effects are undone if it fails")
 	}
 	data := append([]byte{}, req.Data...) // not null
-	st := statement.Call{
+	call := statement.Call{
 		Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&req.OperationRef),
 	}
-	n, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
+	n, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (n int, err error) {
 		err = c.QueryRow(ctx, s.db.Text(`SELECT lk.record_step_1($1, $2, $3, $4, $5)`),
 			req.ID, req.Owner, []byte(req.Name), data, store.MaxSteps).Scan(&n)
 		return n, err

@@ -32,12 +32,12 @@ func (s *Store) tell(inboxes []string, push string) {
 // AwaitOperation implements store.AwaitedRecords. It waits for a push, and checks every three seconds, and
 // when the attempt's lease ends.
 func (s *Store) AwaitOperation(ctx context.Context, ref store.OperationRef) error {
-	st := statement.Call{Operation: opBeginOperation, Writes: true, Flow: flowOf(&ref)}
+	call := statement.Call{Operation: opBeginOperation, Writes: true, Flow: flowOf(&ref)}
 	return s.waiting.AwaitPush(ctx, endedPush(&ref), func(pushed bool) (bool, time.Duration, error) {
 		if pushed { // another attempt may have begun since
 			return true, 0, nil
 		}
-		left, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (left int64, err error) {
+		left, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (left int64, err error) {
 			err = c.QueryRow(ctx, s.db.Text(`SELECT lk.await_operation_1($1, $2, $3)`),
 				ref.ID, s.db.Inbox(), maxInboxes).Scan(&left)
 			return left, err

@@ -27,6 +27,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/hooks"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/pgstore/internal/statement"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/option"
 	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 )
@@ -38,7 +39,7 @@ import (
 // ([WithTimeout]), and never beyond the end of its caller's context. The server ends a statement
 // after the timeout, too.
 //
-// If a call's context ends, its statement goes on and ends by itself. The exception is a lookup: if
+// If a call's context ends, its statement ends by itself. The exception is a lookup: if
 // it has no reply 10 ms later, its connection is closed. For the next 10 s lookups are left to end
 // by themselves as well.
 type Store struct {
@@ -60,7 +61,10 @@ type Store struct {
 // namesakes is an alias, so that the field is not exported.
 type namesakes = namesake.Register
 
-var _ namesake.Store = (*Store)(nil)
+var (
+	_ store.Store    = (*Store)(nil)
+	_ namesake.Store = (*Store)(nil)
+)
 
 // Option is an optional setting of [New] and [NewFromPool].
 type Option func(*config)

@@ -52,8 +52,8 @@ func (s *Store) sweep() {
 // sweepOnce runs each statement once. It reports whether there are more rows to remove.
 func (s *Store) sweepOnce(ctx context.Context) (more bool) {
 	for _, text := range sweeps {
-		st := statement.Call{Operation: opSweep}
-		rows, err := statement.Run(ctx, s.db, st, func(ctx context.Context, c *pgx.Conn) (rows int64, err error) {
+		call := statement.Call{Operation: opSweep}
+		rows, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (rows int64, err error) {
 			err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 				var mine bool
 				if err := tx.QueryRow(ctx,

@@ -155,11 +155,11 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 	type end struct{ settled, open bool }
 	until := time.Now().Add(10 * time.Second)
 	for {
-		st := statement.Call{
+		call := statement.Call{
 			Operation: opSettleOperation, Urgency: batch.Finishing, Writes: true, Flow: flowOf(&ref.OperationRef),
 		}
 		running := context.WithoutCancel(ctx)
-		e, err := statement.Run(running, s.db, st, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
+		e, err := statement.Run(running, s.db, call, func(ctx context.Context, c *pgx.Conn) (e end, err error) {
 			err = c.QueryRow(ctx, s.db.Text(`SELECT settled, open FROM lk.undo_operation_1($1, $2, $3, $4)`),
 				ref.ID, ref.Guard, ref.Scope, ref.Owner).
 				Scan(&e.settled, &e.open)
@@ -171,7 +171,7 @@ func (t *transaction) findOut(ctx context.Context, ref store.AttemptRef, cause e
 		case err == nil && !e.open:
 			return false, fmt.Errorf("%w: the transaction was rolled back: %w", store.ErrUnavailable, cause)
 		case ctx.Err() != nil || s.db.Life().Err() != nil || time.Now().After(until):
-			s.transactions.Delete(t.owner) // the guard goes on to abandon the attempt
+			s.transactions.Delete(t.owner) // the guard then abandons the attempt
 			return false, fmt.Errorf("%w: commit: %w", store.ErrUnconfirmed, cause)
 		}
 		backoff.Sleep(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond))

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS lk.schema_version (
   compatible int NOT NULL
 );
 
--- The server's time in microseconds, which goes on during a transaction.
+-- The server's time in microseconds, which advances during a transaction.
 CREATE OR REPLACE FUNCTION lk.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 

@@ -38,7 +38,7 @@ type Operation struct {
 //   - if the server has rolled it back for the sake of another transaction;
 //   - if its connection broke, and the call is not one for once.
 //
-// f may go on after its caller has left, so it must not change the caller's data. Its context does
+// f may still run after its caller has left, so it must not change the caller's data. Its context does
 // not end with the caller's: pgx closes a connection whose context ends during a query.
 func Run[T any](
 	ctx context.Context, db *Client, call Call, f func(ctx context.Context, c *pgx.Conn) (T, error),
@@ -151,8 +151,8 @@ func answerApart[T any](
 }
 
 const (
-	// callerGrace is how long a call goes on in its caller's goroutine after the end of the caller's
-	// context. An end of the call costs the connection.
+	// callerGrace is the time for a reply, after the end of the caller's context, to a call in the
+	// caller's goroutine. To end the call earlier would cost the connection.
 	callerGrace = 10 * time.Millisecond
 	// slowFor is how long lookups run in goroutines of their own after one of them has cost a
 	// connection.
