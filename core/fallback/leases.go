@@ -70,6 +70,14 @@ type leases struct {
 // primary is an alias, so that the field is not exported.
 type primary = store.Leases
 
+var (
+	_ store.Leases          = (*leases)(nil)
+	_ store.LeaseDowngrader = (*leases)(nil)
+	_ store.LeaseVerifier   = (*leases)(nil)
+	_ store.LeaseLister     = (*leases)(nil)
+	_ store.LeaseRevoker    = (*leases)(nil)
+)
+
 // AcquireLease implements store.Leases.
 func (p *leases) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	if p.has(req.ID) {

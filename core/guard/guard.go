@@ -45,7 +45,7 @@ import (
 //
 // Close, and the store's Shutdown, end a guard: from then on Begin returns ErrClosed. Shutdown
 // waits until every attempt has been settled and the store has confirmed that, or until its context
-// ends; then its error says how many attempts and completions are left, and retries go on until the
+// ends; then its error has the number of attempts and completions that are left, and retries continue until the
 // store is closed.
 type Guard struct {
 	store    store.Records

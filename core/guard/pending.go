@@ -174,8 +174,8 @@ func (g *Guard) noteReply() {
 }
 
 // shutdown refuses further operations, and waits until ctx ends for attempts to be settled and for
-// the store to confirm that. Its error has the numbers of attempts and completions that are left,
-// and of those that were dropped before.
+// the store to confirm that. Its error has the numbers of attempts and completions that are left
+// or were dropped before.
 func (g *Guard) shutdown(ctx context.Context) error {
 	g.closed.Store(true)
 	g.close()

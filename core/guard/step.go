@@ -55,7 +55,7 @@ type step struct {
 //   - one that matches store.ErrUnavailable: then the step may have run without being recorded.
 //     Another call in this attempt records a step that has run, and does not run it again.
 //
-// After an error, the caller returns it, and does not go on.
+// After an error, the caller returns it and ends its work.
 //
 // If no value of T can survive its encoding, Step returns an error that matches both ErrStep and
 // [ErrEncoding] before fn runs. If this value does not survive it (ErrStep and ErrEncoding), or is

@@ -159,7 +159,7 @@ func (l *Lease) Verify(ctx context.Context) error { return l.lease.Verify(ctx) }
 
 // VerifyBy is Verify by a step of the caller's, such as a statement in a transaction: pgstore.Bind
 // calls it. step gets the locker's store and the hold, and reports whether that is held. If step
-// returns an error, VerifyBy returns it, and the lease goes on.
+// returns an error, VerifyBy returns it, and the lease stays valid.
 func (l *Lease) VerifyBy(ctx context.Context, step func(ctx context.Context, st store.Leases, ref store.LeaseRef) (held bool, err error)) error {
 	return l.lease.VerifyBy(ctx, step)
 }

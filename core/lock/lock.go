@@ -113,7 +113,7 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(context.Context) er
 // leases that are not renewed ([WithoutRenewal]), which expire. It does not close the store.
 //
 // Close does not release a lock that is still held after that, since another could hold it beside
-// the work that goes on: the lock expires with its TTL, unless Unlock is called before. The error
+// the running work: the lock expires with its TTL, unless Unlock is called before. The error
 // has the number of locks that may be held until their leases expire.
 //
 // The store's Shutdown does the same for every Locker on it, until its context ends. Work that

@@ -89,7 +89,7 @@ func (s *Store) ResetTokens(ctx context.Context, r store.TokenRequest) error {
 	return nil
 }
 
-// count returns the number of buckets and holds, including those that were not yet swept.
+// count returns the number of buckets and holds, expired ones before their sweep included.
 func (b *buckets) count() (n int) {
 	for i := range b.shards {
 		shard := &b.shards[i]

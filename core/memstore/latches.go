@@ -9,8 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
 )
 
-var _ store.Latches = (*Store)(nil)
-
 // latches are all latches of a store, with one mutex: a participant counts a latch down once, so
 // contention is rare.
 type latches struct {

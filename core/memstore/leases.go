@@ -7,8 +7,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ store.Leases = (*Store)(nil)
-
 // AcquireLease implements store.Leases.
 func (s *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (store.LeaseReply, error) {
 	if err := s.acceptsNew(ctx); err != nil {

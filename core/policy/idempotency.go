@@ -36,8 +36,7 @@ func Retention(d time.Duration) GuardOption {
 	return setting.Func(func(s *setting.Settings) { s.Retention = d })
 }
 
-// KeepHeaders keeps only these header fields and trailers of an answer, and those that a replay
-// needs: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Set-Cookie, Date and
+// KeepHeaders keeps only these header fields and trailers of an answer, and the fields for a replay: Content-Type, Content-Encoding, Content-Length, Location and Trailer. Set-Cookie, Date and
 // the fields of a connection are never kept; without KeepHeaders all others are. It panics without
 // any name, and on an invalid field name; New panics on a name that is never kept.
 func KeepHeaders(names ...string) IdempotencyOption {

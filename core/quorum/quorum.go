@@ -53,9 +53,11 @@ type Store struct {
 // namesakes is an alias, so that the field is not exported.
 type namesakes = namesake.Register
 
-var _ namesake.Store = (*Store)(nil)
-
-var _ store.Leases = (*Store)(nil)
+var (
+	_ store.Leases        = (*Store)(nil)
+	_ store.LeaseVerifier = (*Store)(nil)
+	_ namesake.Store      = (*Store)(nil)
+)
 
 // New returns a store that keeps every lock on a majority of its members: two of five may fail.
 //
@@ -69,8 +71,8 @@ var _ store.Leases = (*Store)(nil)
 //   - The clocks of processes and members run at about the same speed, a hundredth of a lease apart
 //     at most.
 //   - No member's clock is set forward.
-//   - A member that loses its data reports that in its Uptime. A restarted Redis does; one that is
-//     flushed or evicts keys does not.
+//   - A member that loses its data reports that in its Uptime. A restarted Redis does. A Redis that
+//     is flushed, or evicts keys, does not.
 //
 // As with every lock of this kind, a holder that is paused, or whose write is delayed, for longer
 // than its lease does harm that only the fence prevents: a quorum makes locks available, the fence

@@ -126,7 +126,7 @@ func (s *Store) subscribe() {
 }
 
 // subscriber returns the client to subscribe with. In a Cluster it is a random master, so that a
-// later attempt avoids one that is down. The client's own choice is always the same master.
+// later attempt avoids a master that is down. The client's own choice is always the same master.
 func (s *Store) subscriber() subscriber {
 	if masters, err := s.redis.Masters(s.redis.Life()); err == nil && len(masters) > 1 {
 		return masters[mathrand.IntN(len(masters))]

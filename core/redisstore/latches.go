@@ -10,8 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-var _ store.Latches = (*Store)(nil)
-
 func (s *Store) latchKeys(name string) (tag string, keys []string) {
 	tag = s.tag(name, "")
 	stem := s.config.prefix + ofLatches + tag + "}"

@@ -17,8 +17,6 @@ import (
 // recordLife is how long the record of a lock is kept without holds and waiters.
 const recordLife = time.Hour
 
-var _ store.Leases = (*Store)(nil)
-
 // AcquireLease implements store.Leases: one script call, and before the first one a check of the
 // server's eviction policy. A script ends at most 128 holds that have run out. For a request that
 // does not queue, it is called again while more of them remain.

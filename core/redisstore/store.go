@@ -57,7 +57,7 @@ import (
 // Peek are tried, too. While calls to a Cluster fail, the store refreshes its map once a second, to
 // find a replica that has taken over.
 //
-// If the probe works, the pooled connections may be stale. The store closes those that are older
+// If the probe works, the pooled connections may be stale. The store closes connections older
 // than the probe, including the application's, and repeats requests that may be sent twice, if
 //   - a pooled connection led to a server that takes no writes, or
 //   - a pooled connection fell silent, and none of the pool has received data since.
@@ -83,12 +83,9 @@ type Store struct {
 // namesakes is an alias, so that the field is not exported.
 type namesakes = namesake.Register
 
-var _ namesake.Store = (*Store)(nil)
-
 var (
-	_ store.Buckets = (*Store)(nil)
-	_ store.Records = (*Store)(nil)
-	_ store.Latches = (*Store)(nil)
+	_ store.Store    = (*Store)(nil)
+	_ namesake.Store = (*Store)(nil)
 )
 
 // Option is an optional setting of [New].

@@ -164,7 +164,7 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 // permits that are not renewed ([WithoutRenewal]), which expire. It does not close the store.
 //
 // Close does not release a permit that is still held after that, since others could use its room
-// beside the work that goes on: the permit expires with its TTL, unless it is released before. The
+// beside the running work: the permit expires with its TTL, unless it is released before. The
 // error has the number of permits that may be held until their leases expire.
 //
 // The store's Shutdown does the same for every Semaphore on it, until its context ends. Work that

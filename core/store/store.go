@@ -43,7 +43,7 @@ type Store interface {
 	// that time, until attempts are settled, and until the store has confirmed completions.
 	//
 	// Shutdown does not wait for leases that are not renewed. It releases none itself, since another
-	// holder could begin beside work that goes on: leases that are still held when ctx ends are left
+	// holder could begin beside running work: leases that are still held when ctx ends are left
 	// to expire. Its error has the number of leases that may stay held until they expire, and of
 	// completions that are not confirmed. It may be called again to continue. Call it after the
 	// server's own shutdown and before Close.

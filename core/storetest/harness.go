@@ -15,7 +15,6 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
-	"reflect"
 	"testing"
 	"time"
 
@@ -70,11 +69,7 @@ func runAll[I, S any](t *testing.T, run Runner[S], cases []testCase[I]) {
 // it.
 func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	t.Helper()
-	st, ok := any(h.Store).(I)
-	if !ok {
-		t.Skipf("the store does not implement %v", reflect.TypeFor[I]())
-	}
-	as := Harness[I]{Store: st, Advance: h.Advance}
+	as := Harness[I]{Store: able[I](t, h.Store), Advance: h.Advance}
 	if h.Another != nil {
 		as.Another = func() (I, func()) {
 			another, die := h.Another()
@@ -84,7 +79,7 @@ func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	return as
 }
 
-// able returns a store with an optional ability. It skips a test of a store without it.
+// able returns a store as one with another interface. It skips a test of a store without it.
 func able[T any](t *testing.T, st any) T {
 	t.Helper()
 	a, err := store.As[T](st)

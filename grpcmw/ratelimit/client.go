@@ -35,7 +35,7 @@ import (
 //   - with INVALID_ARGUMENT or INTERNAL if the key function finds no key, or fails.
 //
 // An answer that asks for a pause holds the key: no process that shares the limiter's store sends a
-// call of this key until that is over, and others wait, while other keys go on. Such an answer is
+// call of this key until that is over, and others wait; other keys are not affected. Such an answer is
 // RESOURCE_EXHAUSTED or UNAVAILABLE with RetryInfo (google.rpc) or the trailer
 // grpc-retry-pushback-ms, and any answer but ABORTED with the trailer retry-after, in seconds or as
 // a date. The longest of them counts; negative ones, and what cannot be read, do not. A key is held

@@ -34,7 +34,7 @@ var ErrNotSent = roundtrip.ErrNotSent
 // Transport reads the server's limits in every answer, whatever its status: Retry-After, or else
 // RateLimit, X-RateLimit and the fields of model providers, see [Standard]; [Decoders] reads other
 // fields. An answer that asks for a pause, or has nothing left, holds the key: until the hold ends,
-// no process sends a request of this key, and such requests wait, while other keys go on. So
+// no process sends a request of this key, and such requests wait; other keys are not affected. So
 // requests of tenants with limits of their own need keys of their own: by the tenant, not by the
 // host alone. Requests that were sent before the answer came are not called back.
 //

@@ -129,7 +129,7 @@ func (d *Cache) shardOf(key string) *denialShard {
 }
 
 // Around makes a decision: from the cache if the server would certainly deny it, or else by take, and
-// caches a denial. deniedLately is whether the last known decision about the key was one.
+// caches a denial. deniedLately reports whether the last known decision about the key was one.
 func (d *Cache) Around(r *store.TokenRequest, take func(deniedLately bool) (store.TakeReply, error)) (store.TakeReply, error) {
 	cached, q, denied := d.lookup(r.Limiter, r.Key, r.Charges)
 	if denied {
@@ -260,8 +260,8 @@ func (d *denial) replyAt(now time.Duration) store.TakeReply {
 	return reply
 }
 
-// Len returns the number of denials in the cache, including those that have expired since the last
-// sweep.
+// Len returns the number of denials in the cache. Denials that have expired since the last sweep
+// count.
 func (d *Cache) Len() (n int) {
 	for i := range d.shards {
 		shard := &d.shards[i]

@@ -82,7 +82,7 @@ func (s *Sentinel) SetDownAfter(downAfter time.Duration) {
 }
 
 // Promote has the sentinel promote the replica while the master works, and returns when the
-// sentinel names the replica. The old master goes on as one, for up to 10 seconds, until the
+// sentinel names the replica. The old master remains one for up to 10 seconds, until the
 // sentinel demotes it and ends its connections.
 func (s *Sentinel) Promote() {
 	s.t.Helper()

@@ -21,7 +21,7 @@ func moves() []Fault {
 		on([]string{"redis"}, Fault{Name: "address moves", About: moves, Stale: true, Moves: true, Inject: moveRedis}),
 		on(onPostgres, Fault{Name: "address moves", About: moves, Stale: true, Emptied: true, Inject: movePostgres}),
 		on(onPostgres, Fault{
-			Name: "silent replica", About: "commits wait for a replica that says nothing, which then goes on, or takes over without what it has not received",
+			Name: "silent replica", About: "commits wait for a replica that is stopped; it then continues, or takes over without the commits that it has not received",
 			Inject: silentReplica,
 		}),
 		on(onPostgres, Fault{
@@ -88,7 +88,7 @@ func received(ctx context.Context, master, replica *site.Server) error {
 }
 
 // movePostgres promotes a replica that has all commits of the server. The network delays the bytes
-// that workers send meanwhile.
+// that workers send during that.
 func movePostgres(ctx context.Context, t *Target) (hit Hit, err error) {
 	mend, cancel := mending(ctx)
 	defer cancel()
@@ -115,7 +115,7 @@ func movePostgres(ctx context.Context, t *Target) (hit Hit, err error) {
 }
 
 // silentReplica stops the synchronous replica of the server, so that commits wait. Then the replica
-// goes on, or takes over without the commits that it has not received.
+// continues, or takes over without the commits that it has not received.
 func silentReplica(ctx context.Context, t *Target) (hit Hit, err error) {
 	mend, cancel := mending(ctx)
 	defer cancel()

@@ -32,10 +32,12 @@
 // create as sent and as answered. Unless these counts are equal, the final release leaves a
 // tombstone, which refuses late ones. The release is repeated until it is answered.
 //
-// A process with waiters sends heartbeats that list them. The reply names the waiters that hold;
-// those that are missing, for which the process asks; and places that the process did not list. It
-// withdraws such a place if its request is over when the reply comes. A heartbeat itself creates
-// and removes nothing.
+// A process with waiters sends heartbeats that list them. The reply names
+//   - waiters that hold;
+//   - waiters without a place, which the process requests again;
+//   - places that the process did not list, which it withdraws if their requests are over.
+//
+// A heartbeat itself creates and removes nothing.
 //
 // A process is alive while it is subscribed, or else for three heartbeats. If a grant ran out
 // untaken, it must have sent an acquire or a heartbeat since that grant was made. A waiter whose
