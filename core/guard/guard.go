@@ -29,7 +29,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/ewma"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/base/option"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Guard admits one attempt at each operation and keeps its result.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 	"github.com/lockkeeper/lockkeeper/internal/base/textlist"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // ScopeName is the instrumentation scope of a guard's telemetry.

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // State is the state of an operation in its [Record].

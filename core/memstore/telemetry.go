@@ -3,7 +3,7 @@ package memstore
 import (
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // ScopeName is the instrumentation scope of the store's telemetry.

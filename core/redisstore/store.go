@@ -30,7 +30,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/base/option"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Store is a store.Store on Redis. All methods may be called concurrently.

@@ -23,7 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/base/option"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Limiter decides whether a request for a key is within the limits of its plan. Most callers need

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 	"github.com/lockkeeper/lockkeeper/internal/base/expiry"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Outgoing limits the requests of a client: they wait for tokens, and a key is held when an answer

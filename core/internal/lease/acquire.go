@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Request is a call to acquire a lease.

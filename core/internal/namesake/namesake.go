@@ -82,6 +82,29 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 	return m
 }
 
+// Group describes the members of one kind and name.
+type Group struct {
+	Kind, Name string
+	Settings   string // their Text
+	Members    int
+}
+
+// Members returns the members of a store's register, in no order.
+func Members(store any) []Group {
+	holder, ok := store.(Store)
+	if !ok {
+		return nil
+	}
+	r := holder.register()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	groups := make([]Group, 0, len(r.names))
+	for id, e := range r.names {
+		groups = append(groups, Group{id.kind, id.name, e.settings.Text, e.members})
+	}
+	return groups
+}
+
 // LeaveWith removes the member from the register when its owner was dropped without Close.
 func LeaveWith[O any](owner *O, m *Member) {
 	if m != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // Client runs scripts. All methods may be called concurrently.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/base/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
 // messages returns what f logs, without times.
