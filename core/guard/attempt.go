@@ -78,6 +78,10 @@ func (a *Attempt) Dirty() bool {
 	return a.effects == store.MayHaveEffects
 }
 
+// MayRerun reports whether the operation may run again if this attempt has failed: it is not Dirty,
+// or the guard was built [WithRerun]. Abandon then settles it, and otherwise CompleteUnknown.
+func (a *Attempt) MayRerun() bool { return a.guard.config.rerun || !a.Dirty() }
+
 // Keep sets how long the result is kept, and the record with it, instead of [WithRetention]. It
 // applies to a later Complete or CompleteNotRetained; and to a later CompleteUnknown, if it is
 // longer. It panics if d is negative or longer than 366 days.
@@ -202,9 +206,6 @@ func (a *Attempt) Abandon(ctx context.Context) error {
 	})
 }
 
-// CompletionStep is a step of [Attempt.CompleteBy].
-type CompletionStep func(ctx context.Context, st store.Records, req store.SettleRequest) (owned bool, err error)
-
 // CompleteBy is Complete by a step of the caller's, such as a statement in the transaction of the
 // operation's effects: pgstore.Do and pgstore.Complete call it. step gets the guard's store, and
 // the request that Complete would send to it. It reports whether the attempt owned the record: if
@@ -214,7 +215,9 @@ type CompletionStep func(ctx context.Context, st store.Records, req store.Settle
 // was: the caller settles it with another call. The attempt's context ends when the attempt is
 // settled, not before. If it is settled already, CompleteBy returns [ErrSettled], and does not call
 // step. No other method settles the attempt while step runs.
-func (a *Attempt) CompleteBy(ctx context.Context, r Result, step CompletionStep) error {
+func (a *Attempt) CompleteBy(
+	ctx context.Context, r Result, step func(context.Context, store.Records, store.SettleRequest) (owned bool, err error),
+) error {
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}

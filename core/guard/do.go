@@ -74,9 +74,9 @@ func (a *Attempt) run(ctx context.Context, fn func(context.Context) error, compl
 
 // fail settles an attempt whose operation failed.
 func (a *Attempt) fail(ctx context.Context) {
-	if a.Dirty() && !a.guard.config.rerun {
-		_ = a.CompleteUnknown(ctx)
+	if a.MayRerun() {
+		_ = a.Abandon(ctx)
 		return
 	}
-	_ = a.Abandon(ctx)
+	_ = a.CompleteUnknown(ctx)
 }

@@ -128,9 +128,6 @@ func (g *Guard) Close() error {
 // Name returns the name that the guard was built with.
 func (g *Guard) Name() string { return g.name }
 
-// MayRerun reports whether the guard was built [WithRerun].
-func (g *Guard) MayRerun() bool { return g.config.rerun }
-
 // TTL returns the length of an attempt's lease.
 func (g *Guard) TTL() time.Duration { return g.config.ttl }
 

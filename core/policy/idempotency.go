@@ -71,8 +71,7 @@ func fieldNames(option string, names []string) map[string]bool {
 // an unconfirmed record.
 type StatusOption interface {
 	GuardOption
-	RateLimitOption
-	RPCRateLimitOption
+	RateOption
 }
 
 // StatusHeaders adds "RateLimit-Status: bypassed" to the answer to a request that [FailOpen] let

@@ -157,19 +157,19 @@ func (m *Idempotency) run(request context.Context, x GuardedExchange, op guard.O
 	returned := false
 	defer func() {
 		if !returned { // the handler is panicking
-			m.report(x, m.settlePanic(noted, attempt))
+			m.report(x, settlePanic(noted, attempt))
 		}
 	}()
 	outcome := x.Run(noted)
 	returned = true
 	switch {
 	case outcome.Ending == Silent && (Over(noted) || request.Err() != nil):
-		m.report(x, m.settlePanic(noted, attempt)) // it has given up silently
+		m.report(x, settlePanic(noted, attempt)) // it has given up silently
 		giveUp(request, mark.ID, x, cmp.Or(context.Cause(noted), context.Cause(request), errEnded))
 	case outcome.Ending == Outside:
 		m.AnsweredOutside(noted)
 		m.completed(x, attempt.CompleteNotRetained(noted, 0))
-	case !m.keeps(outcome.Ending, attempt):
+	case !keeps(outcome.Ending, attempt):
 		m.report(x, attempt.Abandon(noted))
 	case outcome.Data == nil:
 		m.completed(x, attempt.CompleteNotRetained(noted, outcome.Status))
@@ -186,19 +186,15 @@ func (m *Idempotency) completed(x GuardedExchange, err error) {
 }
 
 // settlePanic settles an attempt whose handler did not return.
-func (m *Idempotency) settlePanic(ctx context.Context, attempt *guard.Attempt) error {
-	if m.mayRerun(attempt) {
+func settlePanic(ctx context.Context, attempt *guard.Attempt) error {
+	if attempt.MayRerun() {
 		return attempt.Abandon(ctx)
 	}
 	return attempt.CompleteUnknown(ctx)
 }
 
-func (m *Idempotency) mayRerun(attempt *guard.Attempt) bool {
-	return m.Guard.MayRerun() || !attempt.Dirty()
-}
-
-func (m *Idempotency) keeps(e Ending, attempt *guard.Attempt) bool {
-	return e != Refused && (e != Failed || !m.mayRerun(attempt))
+func keeps(e Ending, attempt *guard.Attempt) bool {
+	return e != Refused && (e != Failed || !attempt.MayRerun())
 }
 
 // report reports the error of an answer that could not be recorded. The answer is sent all the
