@@ -14,6 +14,7 @@ package lock
 
 import (
 	"context"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
@@ -80,6 +81,9 @@ func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
 
 // Name returns the name that the Locker was built with.
 func (l *Locker) Name() string { return l.pool.Name }
+
+// TTL returns the length of a lease ([WithTTL]).
+func (l *Locker) TTL() time.Duration { return l.config.TTL }
 
 // With returns a Locker of the same locks with some settings changed. It is closed together with l.
 // Options for providers and loggers are of [New] alone, and an error here.
