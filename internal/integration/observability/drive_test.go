@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/election"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -203,6 +204,38 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 		expires(w, "lock")
 		broken.Mend(storetest.RenewLeases)
 	})
+}
+
+// driveElection makes terms end in every way, and the work of a leader fail.
+func driveElection(w *world, st store.Store, broken *storetest.Faulty) {
+	t := w.t
+	l := w.locker(st, lock.WithHolder(holder), lock.WithTTL(100*time.Millisecond))
+	e := must(election.New(l, secretKey+" of a leader", election.WithMeterProvider(w.meters), election.WithLogger(w.logger()),
+		election.WithStepDown(time.Millisecond)))
+	ctx, stop := context.WithCancel(t.Context())
+	terms := 0
+	err := e.Run(ctx, func(ctx context.Context, term *election.Term) error {
+		switch terms++; terms {
+		case 1: // resigned
+			if n := w.sum("lockkeeper.election.leading"); n != 1 {
+				t.Errorf("leads in %d roles, want 1", n)
+			}
+			return errors.New("the work failed")
+		case 2: // lost
+			_ = must(l.ForceUnlock(ctx, secretKey+" of a leader", term.Fence().Number))
+			<-ctx.Done()
+		case 3: // expired
+			broken.Break(storetest.RenewLeases, storetest.Down)
+			<-ctx.Done()
+			broken.Mend(storetest.RenewLeases)
+		default:
+			stop()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || w.sum("lockkeeper.election.leading") != 0 {
+		t.Errorf("Run: %v; leads in %d roles after it", err, w.sum("lockkeeper.election.leading"))
+	}
 }
 
 // driveSemaphore makes permits be acquired, busy, awaited and expired.
