@@ -13,36 +13,13 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 
+	"github.com/lockkeeper/lockkeeper/core/election"
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 )
-
-// stepDown is how long a process leaves the leadership to others after its work has failed, and how
-// long it waits when the store is unavailable.
-const stepDown = time.Second
-
-// lead runs work while this process is the leader, again and again until ctx ends. The context of work
-// ends before another process can lead.
-func lead(ctx context.Context, leaders *lock.Locker, role string, work func(ctx context.Context, term fence.Token) error) error {
-	for {
-		err := leaders.Do(ctx, role, func(ctx context.Context) error { // waits until it is the leader
-			lease, _ := lock.FromContext(ctx)
-			return work(ctx, lease.Fence())
-		})
-		if ctx.Err() != nil || errors.Is(err, lock.ErrClosed) {
-			return err
-		}
-		slog.InfoContext(ctx, "does not lead", "role", role, "error", err)
-		select {
-		case <-time.After(stepDown):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
 
 // end ends the program, in ten seconds at most: first the requests, then the leader, then the store.
 func end(server *http.Server, st store.Store) error {
@@ -55,26 +32,6 @@ func end(server *http.Server, st store.Store) error {
 	)
 }
 
-// elector is a gocron.Elector: the process that leads runs the jobs.
-type elector struct{ lease atomic.Pointer[lock.Lease] }
-
-var errNotLeader = errors.New("another process leads")
-
-func (e *elector) IsLeader(context.Context) error {
-	if lease := e.lease.Load(); lease == nil || lease.Context().Err() != nil {
-		return errNotLeader
-	}
-	return nil
-}
-
-// hold is the work of the leader.
-func (e *elector) hold(ctx context.Context, _ fence.Token) error {
-	lease, _ := lock.FromContext(ctx)
-	e.lease.Store(lease)
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
 func Example_leader() {
 	ctx := context.Background()
 	store := memstore.New() // or redisstore.New(client), for several processes
@@ -82,16 +39,26 @@ func Example_leader() {
 	if err != nil {
 		panic(err)
 	}
+	e, err := election.New(leaders, "scheduler")
+	if err != nil {
+		panic(err)
+	}
 	began := make(chan struct{})
+	schedule := func(_ context.Context, term fence.Token) error {
+		fmt.Println("leads with a fence:", term.Number > 0)
+		close(began)
+		return nil
+	}
 	go func() {
 		<-began
 		if err := end(new(http.Server), store); err != nil {
 			panic(err)
 		}
 	}()
-	err = lead(ctx, leaders, "scheduler", func(ctx context.Context, term fence.Token) error {
-		fmt.Println("leads with a fence:", term.Number > 0)
-		close(began)
+	err = e.Run(ctx, func(ctx context.Context, term *election.Term) error {
+		if err := schedule(ctx, term.Fence()); err != nil {
+			return err // another process leads, if there is one; this one campaigns again after a second
+		}
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
@@ -127,9 +94,9 @@ func campaign(t *testing.T, shared *memstore.Store, ttl time.Duration) *candidat
 	c.stop = stop
 	go func() {
 		defer close(c.done)
-		_ = lead(ctx, c.leaders, "scheduler", func(ctx context.Context, term fence.Token) error {
+		_ = must(election.New(c.leaders, "scheduler")).Run(ctx, func(ctx context.Context, term *election.Term) error {
 			c.terms <- time.Now()
-			c.fence <- term
+			c.fence <- term.Fence()
 			<-ctx.Done()
 			c.ended <- termEnd{time.Now(), context.Cause(ctx)}
 			return context.Cause(ctx)
@@ -225,7 +192,7 @@ func TestGapsBetweenLeaders(t *testing.T) {
 		}
 		first.store.Mend(storetest.Any)
 		mended := time.Now()
-		if gap := (<-first.terms).Sub(mended); gap > 2*stepDown {
+		if gap := (<-first.terms).Sub(mended); gap > time.Second {
 			t.Errorf("nobody led for %v after the outage", gap)
 		}
 	})
@@ -240,12 +207,14 @@ func TestElector(t *testing.T) {
 		var stops [2]func()
 		for i := range stops {
 			ctx, stop := context.WithCancel(t.Context())
-			leaders := must(lock.New(store, "leaders"))
-			e := new(elector)
+			e := must(election.New(must(lock.New(store, "leaders")), "jobs"))
 			led := make(chan struct{})
 			go func() {
 				defer close(led)
-				_ = lead(ctx, leaders, "jobs", e.hold)
+				_ = e.Run(ctx, func(ctx context.Context, _ *election.Term) error {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				})
 			}()
 			synctest.Wait()
 			s, err := gocron.NewScheduler(gocron.WithDistributedElector(e))
