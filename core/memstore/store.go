@@ -22,7 +22,7 @@ import (
 //   - When it is full of token buckets, it drops one for each new key ([WithMaxBuckets]).
 //   - When it is full of records, it drops results of finished operations ([WithMaxRecordBytes]).
 //   - It never drops the record of an operation, a held lock or permit, the participants of a
-//     latch, or the hold of a bucket. When it is full of those, it refuses new ones with
+//     latch, a delayed task, or the hold of a bucket. When it is full of those, it refuses new ones with
 //     store.ErrFull.
 //
 // All methods may be called concurrently.
@@ -42,6 +42,7 @@ type Store struct {
 	lost   hooks.Listeners
 
 	latches latches
+	tasks   tasks
 
 	unobserve func()
 
@@ -67,6 +68,7 @@ type config struct {
 	maxRecordBytes  int
 	maxLeases       int
 	maxParticipants int
+	maxTaskBytes    int
 	providers       telemetry.Providers
 }
 
@@ -131,10 +133,21 @@ func WithMaxParticipants(n int) Option {
 	return func(c *config) { c.maxParticipants = n }
 }
 
+// WithMaxTaskBytes sets the maximum memory of delayed tasks: 256 MiB by default. A task counts its
+// payload and 512 bytes. A full store refuses a new task with store.ErrFull. It panics if n is less
+// than 512.
+func WithMaxTaskBytes(n int) Option {
+	if n < taskBytes {
+		panic(fmt.Sprintf("memstore: WithMaxTaskBytes: %d is less than one task's %d bytes", n, taskBytes))
+	}
+	return func(c *config) { c.maxTaskBytes = n }
+}
+
 // New returns an empty store.
 func New(opts ...Option) *Store {
 	c := config{
 		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLeases: 1 << 19, maxParticipants: 1 << 20,
+		maxTaskBytes: 256 << 20,
 	}
 	option.Apply(&c, opts)
 	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed()}
@@ -148,6 +161,7 @@ func New(opts ...Option) *Store {
 	s.places.epoch = s.fences.epoch
 	s.leases.init(s, c.maxLeases)
 	s.latches.init(c.maxParticipants)
+	s.tasks.init(c.maxTaskBytes)
 	s.unobserve = s.observeSizes(c.providers)
 	return s
 }

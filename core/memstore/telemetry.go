@@ -23,6 +23,7 @@ func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
 		"operation":         s.countRecords,
 		"lease_request":     func() int { return int(s.leases.requests.Load()) },
 		"latch_participant": s.latches.count,
+		"task":              s.tasks.count,
 	})
 }
 

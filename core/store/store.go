@@ -32,6 +32,8 @@ type Store interface {
 	LeaseLister
 	LeaseRevoker
 	Latches
+	Delays
+	TaskKeeper
 
 	// Ping returns nil if the store can be reached, an error that matches ErrUnavailable if it
 	// cannot, or the context's error.

@@ -43,6 +43,16 @@ const (
 	CountDownLatch   Op = "CountDownLatch"
 	InspectLatch     Op = "InspectLatch"
 	AwaitLatch       Op = "AwaitLatch"
+	PutTask          Op = "PutTask"
+	CancelTask       Op = "CancelTask"
+	TakeTasks        Op = "TakeTasks"
+	AwaitTasks       Op = "AwaitTasks"
+	RenewTasks       Op = "RenewTasks"
+	SettleTasks      Op = "SettleTasks"
+	InspectTask      Op = "InspectTask"
+	ListTasks        Op = "ListTasks"
+	CountTasks       Op = "CountTasks"
+	ReviveTask       Op = "ReviveTask"
 	Ping             Op = "Ping"
 )
 
@@ -379,6 +389,61 @@ func (f *Faulty) InspectLatch(ctx context.Context, req store.LatchRequest) (int,
 func (f *Faulty) AwaitLatch(ctx context.Context, req store.LatchRequest) error {
 	_, err := disturb(ctx, f, AwaitLatch, func() (struct{}, error) { return struct{}{}, f.Store.AwaitLatch(ctx, req) })
 	return err
+}
+
+// PutTask implements store.Delays.
+func (f *Faulty) PutTask(ctx context.Context, req store.PutTaskRequest) (store.PutTaskReply, error) {
+	return disturb(ctx, f, PutTask, func() (store.PutTaskReply, error) { return f.Store.PutTask(ctx, req) })
+}
+
+// CancelTask implements store.Delays.
+func (f *Faulty) CancelTask(ctx context.Context, req store.CancelTaskRequest) (store.CancelOutcome, error) {
+	return disturb(ctx, f, CancelTask, func() (store.CancelOutcome, error) { return f.Store.CancelTask(ctx, req) })
+}
+
+// TakeTasks implements store.Delays.
+func (f *Faulty) TakeTasks(ctx context.Context, req store.TakeTasksRequest) (store.TakeTasksReply, error) {
+	return disturb(ctx, f, TakeTasks, func() (store.TakeTasksReply, error) { return f.Store.TakeTasks(ctx, req) })
+}
+
+// AwaitTasks implements store.Delays.
+func (f *Faulty) AwaitTasks(ctx context.Context, queue string, in time.Duration) error {
+	_, err := disturb(ctx, f, AwaitTasks, func() (struct{}, error) { return struct{}{}, f.Store.AwaitTasks(ctx, queue, in) })
+	return err
+}
+
+// RenewTasks implements store.Delays.
+func (f *Faulty) RenewTasks(ctx context.Context, refs []store.TaskRef) ([]bool, error) {
+	return disturb(ctx, f, RenewTasks, func() ([]bool, error) { return f.Store.RenewTasks(ctx, refs) })
+}
+
+// SettleTasks implements store.Delays.
+func (f *Faulty) SettleTasks(ctx context.Context, reqs []store.SettleTaskRequest) ([]bool, error) {
+	return disturb(ctx, f, SettleTasks, func() ([]bool, error) { return f.Store.SettleTasks(ctx, reqs) })
+}
+
+// InspectTask implements store.TaskKeeper.
+func (f *Faulty) InspectTask(ctx context.Context, queue, key string) (record store.TaskRecord, found bool, err error) {
+	record, err = disturb(ctx, f, InspectTask, func() (record store.TaskRecord, err error) {
+		record, found, err = f.Store.InspectTask(ctx, queue, key)
+		return record, err
+	})
+	return record, found && err == nil, err
+}
+
+// ListTasks implements store.TaskKeeper. A fault is an error that it yields.
+func (f *Faulty) ListTasks(ctx context.Context, queue string, buried bool) iter.Seq2[store.TaskRecord, error] {
+	return listed(ctx, f, ListTasks, func() iter.Seq2[store.TaskRecord, error] { return f.Store.ListTasks(ctx, queue, buried) })
+}
+
+// CountTasks implements store.TaskKeeper.
+func (f *Faulty) CountTasks(ctx context.Context, queue string) (store.TaskCounts, error) {
+	return disturb(ctx, f, CountTasks, func() (store.TaskCounts, error) { return f.Store.CountTasks(ctx, queue) })
+}
+
+// ReviveTask implements store.TaskKeeper.
+func (f *Faulty) ReviveTask(ctx context.Context, ref store.TaskRef) (bool, error) {
+	return disturb(ctx, f, ReviveTask, func() (bool, error) { return f.Store.ReviveTask(ctx, ref) })
 }
 
 // Ping implements store.Store.

@@ -45,6 +45,7 @@ func All[S store.Store](t *testing.T, run Runner[S]) {
 	t.Run("records", func(t *testing.T) { Records(t, run) })
 	t.Run("leases", func(t *testing.T) { leases(t, run) })
 	t.Run("latches", func(t *testing.T) { Latches(t, run) })
+	t.Run("delays", func(t *testing.T) { Delays(t, run) })
 }
 
 // testCase is one test of the suite of interface I.

@@ -1,6 +1,8 @@
 // Package expiry has a map whose entries expire.
 package expiry
 
+import "iter"
+
 // Table is a bounded map whose entries expire. Expired entries are removed a few at a time as
 // others are added, so that it needs no goroutine and no long pause. It is not safe for concurrent
 // use.
@@ -34,6 +36,17 @@ func NewTable[K comparable, V any](limit int, removed func(*V)) Table[K, V] {
 
 // Len returns the number of entries, including expired ones.
 func (t *Table[K, V]) Len() int { return len(t.entries) }
+
+// Keys yields the keys of all entries, including expired ones.
+func (t *Table[K, V]) Keys() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for i := range t.entries {
+			if !yield(t.entries[i].key) {
+				return
+			}
+		}
+	}
+}
 
 // Get returns the entry of k, or nil if there is none or it has expired.
 func (t *Table[K, V]) Get(k K, now int64) *Entry[K, V] {
