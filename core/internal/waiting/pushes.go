@@ -31,7 +31,7 @@ func (p *Process[R]) NotifyLost(f func(id string)) (remove func()) { return p.lo
 //	                                              largest Elapsed that the process had sent before
 //	beat RECORD                                   a heartbeat for the record is due at once
 //	lost ID …                                     the hold was revoked
-//	open …, ended …                               the event of an AwaitPush
+//	open …, ended …, due …                        the event of an AwaitPush
 func (p *Process[R]) Pushed(push string) {
 	what, rest, _ := strings.Cut(push, " ")
 	switch what {
@@ -42,7 +42,7 @@ func (p *Process[R]) Pushed(push string) {
 	case "lost":
 		id, _, _ := strings.Cut(rest, " ")
 		p.lost.Call(id)
-	case "open", "ended":
+	case "open", "ended", "due":
 		p.notices.deliver(push, true)
 	}
 }
