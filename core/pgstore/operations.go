@@ -20,6 +20,11 @@ var (
 	opReleaseLeases = statement.Operation{Name: "release_leases", Share: statement.ReleaseShare}
 	opRenewLeases   = statement.Operation{Name: "renew_leases", Share: statement.RenewalShare}
 	opBeat          = statement.Operation{Name: "beat", Share: statement.RenewalShare} // of waiters
+	opPutTask       = statement.Operation{Name: "put_task"}                            // or revive
+	opCancelTask    = statement.Operation{Name: "cancel_task"}
+	opTakeTasks     = statement.Operation{Name: "take_tasks"} // or await
+	opRenewTasks    = statement.Operation{Name: "renew_tasks", Share: statement.RenewalShare}
+	opSettleTasks   = statement.Operation{Name: "settle_tasks", Share: statement.ReleaseShare}
 	opLatch         = statement.Operation{Name: "latch"}
 	opInspect       = statement.Operation{Name: "inspect"}
 )
@@ -27,5 +32,6 @@ var (
 var operations = []statement.Operation{
 	opPing, opSweep, opTakeTokens, opHoldTokens, opResetTokens,
 	opBeginOperation, opSettleOperation, opRenewOperations,
-	opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect,
+	opAcquireLease, opReleaseLeases, opRenewLeases, opBeat,
+	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opLatch, opInspect,
 }

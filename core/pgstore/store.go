@@ -54,6 +54,7 @@ type Store struct {
 	full         keyMarks // scopes that had no room
 	transactions sync.Map // of operations that run in a transaction: *transaction by owner
 	buckets      buckets
+	queues       queueHints
 
 	*namesakes
 }
@@ -62,8 +63,9 @@ type Store struct {
 type namesakes = namesake.Register
 
 var (
-	_ store.Store    = (*Store)(nil)
-	_ namesake.Store = (*Store)(nil)
+	_ store.Store      = (*Store)(nil)
+	_ store.TaskKeeper = (*Store)(nil)
+	_ namesake.Store   = (*Store)(nil)
 )
 
 // Option is an optional setting of [New] and [NewFromPool].

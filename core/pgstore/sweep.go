@@ -34,6 +34,14 @@ var sweeps = slices.Concat(leaseSweeps, []string{
 		ORDER BY ends LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 	`DELETE FROM lk.latch_waiters WHERE ctid = ANY (ARRAY(
 		SELECT ctid FROM lk.latch_waiters WHERE ends <= lk.now_us() LIMIT 1000))`,
+	`DELETE FROM lk.buried_tasks WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.buried_tasks WHERE expires <= (SELECT lk.now_us())
+		ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+	`DELETE FROM lk.cancelled_tasks WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.cancelled_tasks WHERE ends <= (SELECT lk.now_us())
+		ORDER BY ends LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+	`DELETE FROM lk.task_waiters WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.task_waiters WHERE ends <= lk.now_us() LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 })
 
 const (
