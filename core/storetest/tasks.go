@@ -563,8 +563,9 @@ func taskLeases(t *testing.T, h Harness[store.Delays]) {
 		t.Errorf("the first lease is %v, want 2s", task.TTL)
 	}
 	inTime(t, 100*time.Millisecond, func(lease time.Duration) (late bool) {
+		q := newQueue(t, h) // a task whose lease has ended would be taken first
 		began := time.Now()
-		req := q.due(unique("k"))
+		req := q.due("k")
 		task := q.take(req, lease)
 		owned, err := q.store.RenewTasks(background(), []store.TaskRef{task.ref()})
 		if err != nil || expect(t, "RenewTasks", owned[0], true, began, lease) {
