@@ -16,7 +16,14 @@ func TestReadsOnReadOnlyServers(t *testing.T) {
 	t.Parallel()
 	serves := func(t *testing.T, s *Store) {
 		t.Helper()
-		reads := func() bool { return storetest.Reads(t.Context(), s) == nil }
+		reads := func() bool {
+			_, _, inspected := s.InspectTask(t.Context(), "orders", "k")
+			_, counted := s.CountTasks(t.Context(), "orders")
+			for _, err := range s.ListTasks(t.Context(), "orders", false) {
+				counted = err
+			}
+			return storetest.Reads(t.Context(), s) == nil && inspected == nil && counted == nil
+		}
 		eventually(t, "it reads", reads)
 		eventually(t, "the breaker opens", func() bool { return breaker.Refused(count(t.Context(), s, 1)) })
 		for range 20 {

@@ -32,7 +32,16 @@ func TestPushesOfOthers(t *testing.T) {
 			return err
 		}, func() error { return other.AwaitLatch(ctx, latch) }
 	}
-	for what, begin := range map[string]func(ctx context.Context) (end func() error, wait func() error){"an attempt": attempt, "a latch": latch} {
+	task := func(ctx context.Context) (end func() error, wait func() error) {
+		queue := fmt.Sprint("queue ", n)
+		return func() error {
+			_, err := one.PutTask(ctx, store.PutTaskRequest{Queue: queue, Key: "k", ID: "of a put"})
+			return err
+		}, func() error { return other.AwaitTasks(ctx, queue, -1) }
+	}
+	for what, begin := range map[string]func(ctx context.Context) (end func() error, wait func() error){
+		"an attempt": attempt, "a latch": latch, "a task": task,
+	} {
 		inTime(t, what+": the push", time.Second, func() time.Duration {
 			n++
 			end, wait := begin(t.Context())
@@ -40,7 +49,7 @@ func TestPushesOfOthers(t *testing.T) {
 			go func() { done <- wait() }()
 			eventually(t, "a registered inbox", func() bool {
 				n := query[int](t, one, "SELECT count(*) FROM (SELECT FROM lk.operations WHERE state = 'F' AND inboxes <> '{}' "+
-					"UNION ALL SELECT FROM lk.latch_waiters) waiting")
+					"UNION ALL SELECT FROM lk.latch_waiters UNION ALL SELECT FROM lk.task_waiters) waiting")
 				return n > 0 && other.db.Listens()
 			})
 			time.Sleep(50 * time.Millisecond) // the check that follows the subscription
@@ -68,6 +77,13 @@ func TestSweep(t *testing.T) {
 		if err == nil {
 			_, err = s.CountDownLatch(t.Context(), store.LatchRequest{Name: id, TTL: retention}, "p")
 		}
+		if err == nil {
+			must(t, s.db.Pool().QueryRow(t.Context(), s.db.Text(`WITH
+				b AS (INSERT INTO lk.buried_tasks SELECT $1, '', '', 1, 1, at, at + $2, '', '' FROM lk.now_us() at),
+				c AS (INSERT INTO lk.cancelled_tasks SELECT $1, '', '', NULL, 'A', at + $2 FROM lk.now_us() at),
+				w AS (INSERT INTO lk.task_waiters SELECT $1, '', 0, at + $2 FROM lk.now_us() at)
+				SELECT`), id, retention.Microseconds()).Scan())
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +105,8 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.sweepOnce(t.Context())
-	for table, want := range map[string]int{"operations": 2, "operation_steps": 2, "scopes": 1, "latches": 2, "latch_participants": 2} {
+	for table, want := range map[string]int{"operations": 2, "operation_steps": 2, "scopes": 1, "latches": 2, "latch_participants": 2,
+		"buried_tasks": 2, "cancelled_tasks": 2, "task_waiters": 2} {
 		if n := count(table); n != want {
 			t.Errorf("%s has %d rows after the sweep, want %d", table, n, want)
 		}

@@ -265,13 +265,13 @@ BEGIN
   LOOP
     at := lk.now_us();
     SELECT array_agg(h.place) FILTER (WHERE h.before < most_bytes), array_agg(h.due) FILTER (WHERE h.before < most_bytes),
-      bool_or(h.ended), count(*) = most OR bool_or(h.before >= most_bytes) INTO places, dues, ended, more
+      coalesce(bool_or(h.ended), false), count(*) = most OR coalesce(bool_or(h.before >= most_bytes), false) INTO places, dues, ended, more
       FROM (SELECT l.*, sum(l.size) OVER (ORDER BY l.due, l.place) - l.size AS before
         FROM (SELECT t.ctid AS place, t.due, t.running AND (t.cancelled OR t.next_put IS NOT NULL) AS ended,
             octet_length(t.payload) AS size
           FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since AND t.due <= at
           ORDER BY t.due LIMIT most FOR UPDATE SKIP LOCKED) l) h;
-    EXIT WHEN ended IS NOT TRUE;
+    EXIT WHEN NOT ended;
     PERFORM lk.end_tasks_1(places);
   END LOOP;
   IF places IS NOT NULL THEN
@@ -281,8 +281,8 @@ BEGIN
       RETURNING t.key, t.put, t.payload, t.attempt, t.fence, h.due, at - h.due, NULL::bigint, NULL::bigint;
   END IF;
   first := (SELECT t.due FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since ORDER BY t.due LIMIT 1);
-  next := CASE WHEN first <= at AND NOT more THEN locked_check WHEN first IS NOT NULL THEN greatest(first - lk.now_us(), 0)
-    END;
+  next := CASE WHEN first > at THEN greatest(first - lk.now_us(), 1) WHEN first <= at AND more THEN 0
+    WHEN first <= at THEN locked_check END;
   idle := (SELECT count(*) FROM lk.task_waiters w WHERE w.queue = of_queue AND w.inbox <> me AND w.ends > at);
   RETURN NEXT;
 END $$;
