@@ -368,7 +368,10 @@ func (q *taskQueue) revive(ref *store.TaskRef, now int64) bool {
 	if b == nil || b.Value.id != ref.ID {
 		return false
 	}
-	t := &task{key: strings.Clone(ref.Key), waitingTask: waitingTask{b.Value.id, b.Value.payload, now, store.TaskCreated}, at: now, index: -1}
+	t := &task{
+		key: strings.Clone(ref.Key), waitingTask: waitingTask{b.Value.id, b.Value.payload, now, store.TaskCreated},
+		at: now, fence: b.Value.fence, index: -1,
+	}
 	q.use(t.payload)
 	q.buried.Remove(ref.Key)
 	q.tasks[t.key] = t
