@@ -91,7 +91,7 @@ func (q *taskQueue) free(payload []byte) { q.bytes.Add(-taskBytes - int64(len(pa
 // find returns the task of a key, or nil. The task does not run unless its lease lasts.
 func (q *taskQueue) find(key string, now int64) *task {
 	t := q.tasks[key]
-	if t != nil && t.running && t.at <= now && q.end(t) {
+	if t != nil && t.running && t.at <= now && q.end(t, now) {
 		return nil
 	}
 	return t
@@ -99,11 +99,11 @@ func (q *taskQueue) find(key string, now int64) *task {
 
 // end ends the lease of a task that runs: it waits. It returns true if the task was cancelled, and is
 // removed.
-func (q *taskQueue) end(t *task) (removed bool) {
+func (q *taskQueue) end(t *task, now int64) (removed bool) {
 	t.running, t.owner, t.holder = false, "", ""
 	switch {
 	case t.follows != nil:
-		q.follow(t)
+		q.follow(t, now)
 	case t.cancelled:
 		q.remove(t)
 		return true
@@ -111,12 +111,13 @@ func (q *taskQueue) end(t *task) (removed bool) {
 	return false
 }
 
-// follow has the task that follows take the place of the one that it follows.
-func (q *taskQueue) follow(t *task) {
+// follow has the task that follows take the place of the one that it follows. It is due after its end.
+func (q *taskQueue) follow(t *task, now int64) {
 	next := *t.follows
 	q.free(t.payload)
 	t.waitingTask, t.follows = next, nil
-	t.at, t.attempt, t.tried, t.cancelled, t.running, t.owner, t.holder = next.due, 0, false, false, false, "", ""
+	t.due = max(t.due, min(t.at, now))
+	t.at, t.attempt, t.tried, t.cancelled, t.running, t.owner, t.holder = t.due, 0, false, false, false, "", ""
 	q.schedule(t)
 }
 
@@ -198,7 +199,7 @@ func (q *taskQueue) add(t *task, req *store.PutTaskRequest, now int64) store.Put
 	default:
 		put.outcome = store.TaskMoved
 		t.follows = &put
-		q.follow(t)
+		q.follow(t, now)
 	}
 	return put.outcome
 }
@@ -259,7 +260,7 @@ func (q *taskQueue) take(req *store.TakeTasksRequest, fences *fences, now int64,
 	for len(reply.Tasks) < req.Max && len(q.due) > 0 && q.due[0].at <= now {
 		t := q.due[0]
 		if t.running {
-			if follows := t.follows != nil; q.end(t) || follows {
+			if follows := t.follows != nil; q.end(t, now) || follows {
 				continue
 			}
 		}
@@ -331,7 +332,7 @@ func (q *taskQueue) settle(req *store.SettleTaskRequest, now int64) bool {
 	}
 	switch {
 	case t.follows != nil:
-		q.follow(t)
+		q.follow(t, now)
 	case req.How == store.TaskAgain && !t.cancelled:
 		if req.Uncounted {
 			t.attempt--
