@@ -17,8 +17,8 @@ type Tx interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// SQLTx returns a transaction of database/sql, with a driver for PostgreSQL, as [Complete] and
-// [Bind] take it.
+// SQLTx returns a transaction of database/sql, with a driver for PostgreSQL, as [Complete], [Bind] and
+// [Store.PutTaskIn] take it.
 func SQLTx(tx *sql.Tx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx *sql.Tx }

@@ -1,7 +1,8 @@
 // Package pgstore keeps the state of every mechanism on PostgreSQL 14 or later. Beyond the other
 // stores it can:
 //   - run an operation exactly once together with its effect ([Do], [Complete]);
-//   - make a lock exclude even a holder that was paused ([Bind]).
+//   - make a lock exclude even a holder that was paused ([Bind]);
+//   - put and cancel a task in the caller's transaction ([Store.PutTaskIn], [Store.CancelTaskIn]).
 //
 // Every step is one statement, or one function that runs on the server, and uses the server's
 // clock. [Migrate] creates the tables and functions, in a schema of their own. [Schema] returns the
@@ -130,7 +131,8 @@ func WithTransactionPooler(listen string) Option {
 // use guard.WithSecret.) Every process needs the same secret.
 //
 // Without it the database contains the keys of locks and semaphores in use as text. With it the Key
-// of a store.LeaseState from ListLeases is the hash.
+// of a store.LeaseState from ListLeases is the hash. The keys and payloads of tasks are kept as they
+// are, since workers get them back.
 func WithSecret(secret []byte) Option {
 	return func(c *config) { c.secret = append([]byte(nil), secret...) }
 }

@@ -19,6 +19,8 @@ type queueHints [256]queueHint
 const (
 	searchEvery = time.Second
 	countEvery  = time.Second
+	// searchBack is for puts that are carried out at the same time as a take.
+	searchBack = 100 * time.Millisecond
 )
 
 type queueHint struct {
@@ -56,8 +58,8 @@ func (hs *queueHints) from(queue string) int64 {
 func (hs *queueHints) took(queue string, from, first int64) {
 	h := hs.of(queue)
 	defer h.mu.Unlock()
-	if h.since == from && first > from { // no other call has found an earlier one
-		h.since = first
+	if h.since == from { // no other call has found an earlier one
+		h.since = max(from, first-searchBack.Microseconds())
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // taskSQL returns tasks as an operator sees them. An attempt whose lease has ended has ended.
 const taskSQL = `SELECT key, CASE WHEN over THEN next_put ELSE put END,
   CASE WHEN runs THEN 1 ELSE 0 END, octet_length(CASE WHEN over THEN next_payload ELSE payload END),
-  CASE WHEN over THEN 0 ELSE attempt END, fence, CASE WHEN over THEN next_due ELSE due END - at,
+  CASE WHEN over THEN 0 ELSE attempt END, fence, CASE WHEN over THEN greatest(next_due, due) ELSE due END - at,
   CASE WHEN runs THEN holder END, next_put IS NOT NULL AND NOT over, NULL::bytea, 0::bigint
 FROM (SELECT t.*, at, running AND due > at AS runs, running AND due <= at AND next_put IS NOT NULL AS over
   FROM lk.now_us() at, lk.tasks t) t

@@ -189,6 +189,9 @@ func (s *Store) AwaitTasks(ctx context.Context, queue string, in time.Duration) 
 		limit = time.Now().Add(in)
 	}
 	return s.waiting.AwaitPush(ctx, duePush(queue), func(pushed bool) (bool, time.Duration, error) {
+		if pushed {
+			s.queues.saw(queue, 0) // the take that follows searches for what was put
+		}
 		if pushed || passed(limit) || passed(due) {
 			return true, 0, nil
 		}

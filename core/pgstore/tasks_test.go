@@ -76,11 +76,11 @@ func settlesAll(t testing.TB, s *Store, refs []store.TaskRef, how store.Settleme
 	}
 }
 
-// manyTasks puts tasks with numbers, which are due one after the other, without the store.
+// manyTasks puts tasks with numbers, which are due at intervals of 1 ms, without the store.
 func manyTasks(t testing.TB, s *Store, first, last int, after time.Duration) {
 	t.Helper()
 	_, err := s.db.Pool().Exec(t.Context(), s.db.Text(`INSERT INTO lk.tasks (queue, key, put, due, outcome, payload)
-		SELECT 'orders', convert_to('many ' || i, 'UTF8'), 'p' || i, lk.now_us() + $3 + i, 'C', 'payload'
+		SELECT 'orders', convert_to('many ' || i, 'UTF8'), 'p' || i, lk.now_us() + $3 + i * 1000, 'C', 'payload'
 		FROM generate_series($1::int, $2::int) i`), first, last, after.Microseconds())
 	must(t, err)
 }

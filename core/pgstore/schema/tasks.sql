@@ -106,10 +106,11 @@ BEGIN
 END $$;
 
 -- end_tasks_1 ends the attempts at tasks, whose rows the caller has locked: a task that follows takes
--- the place of the one before, and a cancelled one is removed. Others it leaves.
-CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[]) RETURNS void LANGUAGE sql VOLATILE AS $$
+-- the place of the one before, and is due after its end, and a cancelled one is removed. Others it leaves.
+-- So no task becomes due at an earlier time than those that were taken: see queueHints in taskhints.go.
+CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running AND t.cancelled AND t.next_put IS NULL;
-  UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = t.next_due, outcome = 'F', attempt = 0,
+  UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)), outcome = 'F', attempt = 0,
     running = false, tried = false, cancelled = false, owner = '', holder = '',
     next_put = NULL, next_payload = NULL, next_due = NULL
     WHERE t.ctid = ANY (places) AND t.running AND t.next_put IS NOT NULL;
@@ -130,7 +131,7 @@ BEGIN
       RETURN;
     END IF;
     EXIT WHEN NOT t.running OR t.due > at OR NOT t.cancelled AND t.next_put IS NULL;
-    PERFORM lk.end_tasks_1(ARRAY[t.place]);
+    PERFORM lk.end_tasks_1(ARRAY[t.place], at);
   END LOOP;
   put := t.put;
   next_put := t.next_put;
@@ -272,7 +273,7 @@ BEGIN
           FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since AND t.due <= at
           ORDER BY t.due LIMIT most FOR UPDATE SKIP LOCKED) l) h;
     EXIT WHEN NOT ended;
-    PERFORM lk.end_tasks_1(places);
+    PERFORM lk.end_tasks_1(places, at);
   END LOOP;
   IF places IS NOT NULL THEN
     RETURN QUERY UPDATE lk.tasks t SET running = true, tried = true, owner = by, holder = for_holder,
@@ -348,7 +349,7 @@ BEGIN
         buried = excluded.buried, expires = excluded.expires, reason = excluded.reason, payload = excluded.payload;
   END IF;
   IF follows THEN
-    PERFORM lk.end_tasks_1(places);
+    PERFORM lk.end_tasks_1(places, at);
   END IF;
   IF again THEN
     UPDATE lk.tasks t SET running = false, holder = '', due = at + afters[m.n],
