@@ -35,19 +35,25 @@ func pagesOf(t *testing.T, s *Store, times int, text string, args ...any) []int 
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	read := make([]int, times)
 	for i := range read {
-		var plan []byte
-		must(t, tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.db.Text(text), args...).Scan(&plan))
-		var explained []struct {
-			Plan struct {
-				Hit  int `json:"Shared Hit Blocks"`
-				Read int `json:"Shared Read Blocks"`
-			}
-		}
-		must(t, json.Unmarshal(plan, &explained))
-		read[i] = explained[0].Plan.Hit + explained[0].Plan.Read
+		read[i] = pagesRead(t, tx, s.db.Text(text), args...)
 	}
 	slices.Sort(read)
 	return read
+}
+
+// pagesRead returns how many pages a statement reads.
+func pagesRead(t *testing.T, tx pgx.Tx, text string, args ...any) int {
+	t.Helper()
+	var plan []byte
+	must(t, tx.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+text, args...).Scan(&plan))
+	var explained []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	must(t, json.Unmarshal(plan, &explained))
+	return explained[0].Plan.Hit + explained[0].Plan.Read
 }
 
 // openOldTransaction begins a transaction with a snapshot, which the returned function ends.

@@ -16,18 +16,6 @@ import (
 // taskBatch is the largest number of tasks in one statement.
 const taskBatch = 100
 
-// renewTasksSQL renews the leases of attempts that own their tasks. It locks the rows in one order, so
-// that two processes do not wait for each other, and leaves out rows that another transaction has
-// locked.
-const renewTasksSQL = `WITH mine AS (
-  SELECT t.queue, t.key, r.lease, r.n
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::text[], $5::bigint[])
-    WITH ORDINALITY AS r (queue, key, put, owner, lease, n)
-  JOIN lk.tasks t ON t.queue = r.queue AND t.key = r.key
-  WHERE t.put = r.put AND t.owner = r.owner AND t.running ORDER BY t.queue, t.key FOR UPDATE OF t SKIP LOCKED)
-UPDATE lk.tasks t SET due = at + mine.lease FROM lk.now_us() at, mine
-WHERE t.queue = mine.queue AND t.key = mine.key AND t.running AND t.due > at RETURNING mine.n`
-
 const renewTaskSQL = `UPDATE lk.tasks SET due = lk.now_us() + $5
 WHERE queue = $1 AND key = $2 AND put = $3 AND owner = $4 AND running AND due > lk.now_us()`
 
@@ -41,12 +29,10 @@ func (s *Store) RenewTasks(ctx context.Context, refs []store.TaskRef) ([]bool, e
 		for _, i := range numbers {
 			a.add(&refs[i])
 		}
-		renewed, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) ([]int64, error) {
-			rows, err := c.Query(ctx, s.db.Text(renewTasksSQL), a.queues, a.keys, a.ids, a.owners, a.times)
-			if err != nil {
-				return nil, err
-			}
-			return pgx.CollectRows(rows, pgx.RowTo[int64])
+		renewed, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (renewed []int64, err error) {
+			err = c.QueryRow(ctx, s.db.Text(`SELECT lk.renew_tasks_1($1, $2, $3, $4, $5)`),
+				a.queues, a.keys, a.ids, a.owners, a.times).Scan(&renewed)
+			return renewed, err
 		})
 		return done(numbers, renewed, owned), err
 	}, func(i int) error {

@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS lk.tasks (
   key bytea NOT NULL,
   put text COLLATE "C" NOT NULL,            -- the ID of the task
   due bigint NOT NULL,
+  since bigint NOT NULL DEFAULT 0,          -- when the last attempt was due
   fence bigint NOT NULL DEFAULT 0,          -- of the last take
   next_due bigint,                          -- of the task that follows, as the other columns of next
   attempt int NOT NULL DEFAULT 0,
@@ -22,8 +23,11 @@ CREATE TABLE IF NOT EXISTS lk.tasks (
   payload bytea NOT NULL,
   PRIMARY KEY (queue, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
--- Plans are kept, and with statistics of an empty table the server would choose any index that begins
--- with the queue. So there is one index for each statement: queue || '' is not queue.
+-- Plans are kept, and with statistics of a small table the server would choose a plan that reads all of a
+-- large one. So each statement has one plan:
+--   - queue || '' is not queue, so that one index is for searches by time, and one for searches by key;
+--   - rows that were locked are found in their places (ctid = ANY);
+--   - tasks of a list are searched one by one: a subquery with FOR UPDATE, or OFFSET 0, is not joined.
 CREATE INDEX IF NOT EXISTS tasks_in_order ON lk.tasks ((queue || ''), due);
 
 CREATE TABLE IF NOT EXISTS lk.buried_tasks (
@@ -70,13 +74,20 @@ CREATE TABLE IF NOT EXISTS lk.task_wakes (
 );
 
 -- wake_tasks_1 returns up to four inboxes that wait for a later task, and removes them. They get a push.
-CREATE OR REPLACE FUNCTION lk.wake_tasks_1(of_queue text, of_due bigint) RETURNS text[] LANGUAGE sql VOLATILE AS $$
-  WITH told AS (DELETE FROM lk.task_waiters w USING (
-      SELECT n.inbox FROM lk.task_waiters n WHERE n.queue = of_queue AND n.due > of_due AND n.ends > lk.now_us()
-      ORDER BY n.ends DESC LIMIT 4 FOR UPDATE SKIP LOCKED) n
-    WHERE w.queue = of_queue AND w.inbox = n.inbox RETURNING w.inbox)
-  SELECT array_agg(told.inbox) FROM told
-$$;
+-- Functions in SQL would be planned at each call.
+CREATE OR REPLACE FUNCTION lk.wake_tasks_1(of_queue text, of_due bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  at bigint := lk.now_us();
+  told text[];
+BEGIN
+  IF NOT EXISTS (SELECT FROM lk.task_waiters w WHERE w.queue = of_queue AND w.due > of_due AND w.ends > at) THEN
+    RETURN NULL;
+  END IF;
+  SELECT array_agg(n.inbox) INTO told FROM (SELECT w.inbox FROM lk.task_waiters w
+    WHERE w.queue = of_queue AND w.due > of_due AND w.ends > at ORDER BY w.ends DESC LIMIT 4 FOR UPDATE SKIP LOCKED) n;
+  DELETE FROM lk.task_waiters w WHERE w.queue = of_queue AND w.inbox = ANY (told);
+  RETURN told;
+END $$;
 
 -- wake_at_commit_1 wakes the processes that wait for a later task. It runs at the commit, so that it
 -- finds those that have begun to wait since the put, and locks their rows for a moment only.
@@ -108,13 +119,14 @@ END $$;
 -- end_tasks_1 ends the attempts at tasks, whose rows the caller has locked: a task that follows takes
 -- the place of the one before, and is due after its end, and a cancelled one is removed. Others it leaves.
 -- So no task becomes due at an earlier time than those that were taken: see queueHints in taskhints.go.
-CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running AND t.cancelled AND t.next_put IS NULL;
   UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)), outcome = 'F', attempt = 0,
     running = false, tried = false, cancelled = false, owner = '', holder = '',
     next_put = NULL, next_payload = NULL, next_due = NULL
     WHERE t.ctid = ANY (places) AND t.running AND t.next_put IS NOT NULL;
-$$;
+END $$;
 
 -- lock_task_1 locks the row of a key, and reads the clock. There is a row if put is not null.
 CREATE OR REPLACE FUNCTION lk.lock_task_1(of_queue text, of_key bytea, OUT put text, OUT next_put text, OUT due bigint,
@@ -258,15 +270,14 @@ DECLARE
   locked_check CONSTANT bigint := 100000;
   at bigint;
   places tid[];
-  dues bigint[];
   ended boolean;
   more boolean;
   first bigint;
 BEGIN
   LOOP
     at := lk.now_us();
-    SELECT array_agg(h.place) FILTER (WHERE h.before < most_bytes), array_agg(h.due) FILTER (WHERE h.before < most_bytes),
-      coalesce(bool_or(h.ended), false), count(*) = most OR coalesce(bool_or(h.before >= most_bytes), false) INTO places, dues, ended, more
+    SELECT array_agg(h.place) FILTER (WHERE h.before < most_bytes), coalesce(bool_or(h.ended), false),
+      count(*) = most OR coalesce(bool_or(h.before >= most_bytes), false) INTO places, ended, more
       FROM (SELECT l.*, sum(l.size) OVER (ORDER BY l.due, l.place) - l.size AS before
         FROM (SELECT t.ctid AS place, t.due, t.running AND (t.cancelled OR t.next_put IS NOT NULL) AS ended,
             octet_length(t.payload) AS size
@@ -277,9 +288,9 @@ BEGIN
   END LOOP;
   IF places IS NOT NULL THEN
     RETURN QUERY UPDATE lk.tasks t SET running = true, tried = true, owner = by, holder = for_holder,
-      attempt = least(t.attempt, 2147483646) + 1, fence = greatest(t.fence + 1, at), due = at + for_lease
-      FROM unnest(places, dues) AS h (place, due) WHERE t.ctid = h.place
-      RETURNING t.key, t.put, t.payload, t.attempt, t.fence, h.due, at - h.due, NULL::bigint, NULL::bigint;
+      attempt = least(t.attempt, 2147483646) + 1, fence = greatest(t.fence + 1, at), since = t.due, due = at + for_lease
+      WHERE t.ctid = ANY (places)
+      RETURNING t.key, t.put, t.payload, t.attempt, t.fence, t.since, at - t.since, NULL::bigint, NULL::bigint;
   END IF;
   first := (SELECT t.due FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since ORDER BY t.due LIMIT 1);
   next := CASE WHEN first > at THEN greatest(first - lk.now_us(), 1) WHEN first <= at AND more THEN 0
@@ -316,6 +327,24 @@ BEGIN
     ON CONFLICT (queue, inbox) DO UPDATE SET due = excluded.due, ends = excluded.ends;
 END $$;
 
+-- renew_tasks_1 renews the leases of the attempts that own their tasks, whose rows no other transaction
+-- has locked. It returns their numbers, from 1 on.
+CREATE OR REPLACE FUNCTION lk.renew_tasks_1(queues text[], keys bytea[], puts text[], owners text[], leases bigint[],
+  OUT renewed bigint[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+  at bigint := lk.now_us();
+  places tid[];
+BEGIN
+  -- Locks are taken in one order, so that two processes do not wait for each other.
+  SELECT array_agg(r.n), array_agg(l.place) INTO renewed, places
+    FROM (SELECT * FROM unnest(queues, keys, puts, owners) WITH ORDINALITY AS u (queue, key, put, owner, n)
+      ORDER BY u.queue, u.key) r
+    CROSS JOIN LATERAL (SELECT t.ctid AS place FROM lk.tasks t
+      WHERE t.queue = r.queue AND t.key = r.key AND t.put = r.put AND t.owner = r.owner AND t.running AND t.due - at > 0
+      FOR UPDATE SKIP LOCKED) l;
+  UPDATE lk.tasks t SET due = at + leases[renewed[array_position(places, t.ctid)]] WHERE t.ctid = ANY (places);
+END $$;
+
 -- settle_tasks_1 settles the attempts that own their tasks, whose rows no other transaction has
 -- locked. It returns their numbers, from 1 on. hows are D done, A again, B buried.
 CREATE OR REPLACE FUNCTION lk.settle_tasks_1(queues text[], keys bytea[], puts text[], owners text[], hows text[],
@@ -329,14 +358,13 @@ DECLARE
   again boolean;
   follows boolean;
 BEGIN
-  -- Locks are taken in one order, so that two processes do not wait for each other.
-  SELECT array_agg(m.n), array_agg(m.place), bool_or(m.how = 'B'), bool_or(m.how = 'A'), bool_or(m.follows)
+  SELECT array_agg(r.n), array_agg(l.place), bool_or(r.how = 'B'), bool_or(r.how = 'A'), bool_or(l.follows)
     INTO settled, places, bury, again, follows
-    FROM (SELECT r.n, r.how, t.ctid AS place, t.next_put IS NOT NULL AS follows
-      FROM unnest(queues, keys, puts, owners, hows) WITH ORDINALITY AS r (queue, key, put, owner, how, n)
-      JOIN lk.tasks t ON t.queue = r.queue AND t.key = r.key
-      WHERE t.put = r.put AND t.owner = r.owner AND t.running AND t.due > at
-      ORDER BY t.queue, t.key FOR UPDATE OF t SKIP LOCKED) m;
+    FROM (SELECT * FROM unnest(queues, keys, puts, owners, hows) WITH ORDINALITY AS u (queue, key, put, owner, how, n)
+      ORDER BY u.queue, u.key) r
+    CROSS JOIN LATERAL (SELECT t.ctid AS place, t.next_put IS NOT NULL AS follows FROM lk.tasks t
+      WHERE t.queue = r.queue AND t.key = r.key AND t.put = r.put AND t.owner = r.owner AND t.running AND t.due - at > 0
+      FOR UPDATE SKIP LOCKED) l;
   IF places IS NULL THEN
     settled := '{}';
     RETURN;
@@ -344,7 +372,8 @@ BEGIN
   IF bury THEN
     INSERT INTO lk.buried_tasks (queue, key, put, attempt, fence, buried, expires, reason, payload)
       SELECT t.queue, t.key, t.put, t.attempt, t.fence, at, at + afters[m.n], reasons[m.n], t.payload
-      FROM unnest(places, settled) AS m (place, n) JOIN lk.tasks t ON t.ctid = m.place WHERE hows[m.n] = 'B'
+      FROM lk.tasks t, LATERAL (SELECT settled[array_position(places, t.ctid)] AS n) m
+      WHERE t.ctid = ANY (places) AND hows[m.n] = 'B'
       ON CONFLICT (queue, key) DO UPDATE SET put = excluded.put, attempt = excluded.attempt, fence = excluded.fence,
         buried = excluded.buried, expires = excluded.expires, reason = excluded.reason, payload = excluded.payload;
   END IF;
@@ -352,17 +381,18 @@ BEGIN
     PERFORM lk.end_tasks_1(places, at);
   END IF;
   IF again THEN
-    UPDATE lk.tasks t SET running = false, holder = '', due = at + afters[m.n],
-      attempt = t.attempt - CASE WHEN uncounted[m.n] THEN 1 ELSE 0 END
-      FROM unnest(places, settled) AS m (place, n)
-      WHERE t.ctid = m.place AND hows[m.n] = 'A' AND t.running AND NOT t.cancelled;
+    UPDATE lk.tasks t SET running = false, holder = '', due = at + afters[settled[array_position(places, t.ctid)]],
+      attempt = t.attempt - CASE WHEN uncounted[settled[array_position(places, t.ctid)]] THEN 1 ELSE 0 END
+      WHERE t.ctid = ANY (places) AND hows[settled[array_position(places, t.ctid)]] = 'A' AND t.running AND NOT t.cancelled;
   END IF;
   -- An update moves a row to another place.
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running;
   IF follows OR again THEN
     SELECT array_agg(p.push) INTO pushes FROM (
       SELECT unnest(lk.announce_task_1(t.queue, min(t.due), at_commit)) AS push
-      FROM unnest(settled) AS m (n) JOIN lk.tasks t ON t.queue = queues[m.n] AND t.key = keys[m.n] GROUP BY t.queue) p;
+      FROM unnest(settled) AS m (n) CROSS JOIN LATERAL
+        (SELECT s.queue, s.due FROM lk.tasks s WHERE s.queue = queues[m.n] AND s.key = keys[m.n] OFFSET 0) t
+      GROUP BY t.queue) p;
   END IF;
 END $$;
 
