@@ -261,7 +261,7 @@ END $$;
 -- A row that another transaction has locked is left to it: it takes the task, most likely. The caller
 -- looks again soon. The payloads of a take are bounded, so that a reply is there in time.
 CREATE OR REPLACE FUNCTION lk.take_tasks_1(of_queue text, by text, most int, for_lease bigint, for_holder bytea,
-  me text, since bigint)
+  me text, from_due bigint)
 RETURNS TABLE (key bytea, put text, payload bytea, attempt int, fence bigint, due bigint, late bigint, next bigint, idle bigint)
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -281,7 +281,7 @@ BEGIN
       FROM (SELECT l.*, sum(l.size) OVER (ORDER BY l.due, l.place) - l.size AS before
         FROM (SELECT t.ctid AS place, t.due, t.running AND (t.cancelled OR t.next_put IS NOT NULL) AS ended,
             octet_length(t.payload) AS size
-          FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since AND t.due <= at
+          FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= from_due AND t.due <= at
           ORDER BY t.due LIMIT most FOR UPDATE SKIP LOCKED) l) h;
     EXIT WHEN NOT ended;
     PERFORM lk.end_tasks_1(places, at);
@@ -292,7 +292,7 @@ BEGIN
       WHERE t.ctid = ANY (places)
       RETURNING t.key, t.put, t.payload, t.attempt, t.fence, t.since, at - t.since, NULL::bigint, NULL::bigint;
   END IF;
-  first := (SELECT t.due FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= since ORDER BY t.due LIMIT 1);
+  first := (SELECT t.due FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due >= from_due ORDER BY t.due LIMIT 1);
   next := CASE WHEN first > at THEN greatest(first - lk.now_us(), 1) WHEN first <= at AND more THEN 0
     WHEN first <= at THEN locked_check END;
   idle := (SELECT count(*) FROM lk.task_waiters w WHERE w.queue = of_queue AND w.inbox <> me AND w.ends > at);
