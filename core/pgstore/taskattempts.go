@@ -50,8 +50,9 @@ const (
 	settleTaskSQL  = `SELECT owned, pushes FROM lk.settle_task_1($1, $2, $3, $4, $5, $6, $7, $8, $9, false)`
 )
 
-// SettleTasks implements store.Delays: one statement for one attempt, or for each hundred, and one more
-// for each of many that has lost its task, is a repeat, or whose task another transaction has locked.
+// SettleTasks implements store.Delays: one statement for one attempt, or for each hundred, and one
+// more for each of many that has lost its task, is a repeat, or whose task another transaction has
+// locked.
 func (s *Store) SettleTasks(ctx context.Context, reqs []store.SettleTaskRequest) ([]bool, error) {
 	call := statement.Call{Operation: opSettleTasks, Urgency: batch.Finishing, Writes: true}
 	owned, repeated := make([]bool, len(reqs)), make([]bool, len(reqs))
@@ -127,7 +128,8 @@ func (a *taskArgs) settle(r *store.SettleTaskRequest) {
 	a.reasons = append(a.reasons, reasonOf(r.Reason))
 }
 
-// done marks the tasks that a batch has found, by their numbers in it, from 1 on. It returns the others.
+// done marks the tasks that a batch has found, by their numbers in it, from 1 on. It returns the
+// others.
 func done(numbers []int, found []int64, owned []bool) (rest []int) {
 	for at, i := range numbers {
 		if owned[i] = slices.Contains(found, int64(at+1)); !owned[i] {
@@ -137,9 +139,9 @@ func done(numbers []int, found []int64, owned []bool) (rest []int) {
 	return rest
 }
 
-// eachTask calls many for the numbers from 0 to n-1, up to taskBatch at a time, and one for each number
-// that many returns, all of these at the same time. A single number goes to one at once. It stops at
-// the first batch that fails, and returns all errors.
+// eachTask calls many for the numbers from 0 to n-1, up to taskBatch at a time, and one for each
+// number that many returns, all of these at the same time. A single number goes to one at once. It
+// stops at the first batch that fails, and returns all errors.
 func eachTask(n int, many func(numbers []int) (rest []int, err error), one func(i int) error) error {
 	all := make([]int, n)
 	for i := range all {

@@ -9,11 +9,11 @@ import (
 
 // queueHints has what this process knows of queues. It may forget a queue.
 //
-// A search for the first task of a queue visits the index entries of all earlier ones that the server
-// has not removed. While an old transaction is open, these are all that were taken since it began. So a
-// take begins its search where the last one has found a task. A task that is due earlier is not seen
-// then: one that a transaction has put, and committed later. So every second a take searches all of the
-// queue, and AwaitTasks does always.
+// A search for the first task of a queue visits the index entries of all earlier ones that the
+// server has not removed. While an old transaction is open, these are all that were taken since it
+// began. So a take begins its search where the last one has found a task. A task that is due
+// earlier is not seen then: one that a transaction has put, and committed later. So every second a
+// take searches all of the queue, and AwaitTasks does always.
 type queueHints [256]queueHint
 
 const (
@@ -70,8 +70,8 @@ func (hs *queueHints) saw(queue string, first int64) {
 	h.since = min(h.since, first)
 }
 
-// bound returns the largest number of tasks of the queue that a put has to check; 0 for none. Between
-// two counts a process puts up to a thirty-second of what there was room for.
+// bound returns the largest number of tasks of the queue that a put has to check; 0 for none.
+// Between two counts a process puts up to a thirty-second of what there was room for.
 func (hs *queueHints) bound(queue string, most int) int {
 	if most <= 0 {
 		return 0

@@ -21,13 +21,14 @@ FROM (SELECT t.*, at, running AND due > at AS runs, running AND due <= at AND ne
 WHERE NOT (running AND due <= at AND cancelled AND next_put IS NULL) AND queue = $1`
 
 // buriedTaskSQL is taskSQL for buried tasks.
-const buriedTaskSQL = `SELECT key, put, 2, octet_length(payload), attempt, fence, expires - at, NULL::bytea, false, reason,
-  greatest(at - buried, 0)
+const buriedTaskSQL = `SELECT key, put, 2, octet_length(payload), attempt, fence, expires - at, NULL::bytea, false,
+  reason, greatest(at - buried, 0)
 FROM lk.now_us() at, lk.buried_tasks WHERE expires > at AND queue = $1`
 
 // InspectTask implements store.TaskKeeper: one statement, which changes nothing.
 func (s *Store) InspectTask(ctx context.Context, queue, key string) (record store.TaskRecord, found bool, err error) {
-	records, err := s.tasks(ctx, "("+taskSQL+" AND key = $2) UNION ALL ("+buriedTaskSQL+" AND key = $2)", queue, []byte(key))
+	const text = "(" + taskSQL + " AND key = $2) UNION ALL (" + buriedTaskSQL + " AND key = $2)"
+	records, err := s.tasks(ctx, text, queue, []byte(key))
 	if err != nil || len(records) == 0 {
 		return record, false, err
 	}
@@ -68,8 +69,8 @@ func (s *Store) tasks(ctx context.Context, text string, args ...any) ([]store.Ta
 	})
 }
 
-// ListTasks implements store.TaskKeeper: a statement for each 500 tasks, in the order of their keys. So
-// a task that is there during the whole listing is listed once.
+// ListTasks implements store.TaskKeeper: a statement for each 500 tasks, in the order of their
+// keys. So a task that is there during the whole listing is listed once.
 func (s *Store) ListTasks(ctx context.Context, queue string, buried bool) iter.Seq2[store.TaskRecord, error] {
 	text := taskSQL
 	if buried {

@@ -29,7 +29,8 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 	call := statement.Call{Operation: opPutTask, Writes: true}
 	p, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (p putReply, err error) {
 		var pushes []string
-		if err = c.QueryRow(ctx, s.db.Text(putTaskSQL), args...).Scan(&p.outcome, &p.remaining, &p.size, &pushes); err == nil {
+		err = c.QueryRow(ctx, s.db.Text(putTaskSQL), args...).Scan(&p.outcome, &p.remaining, &p.size, &pushes)
+		if err == nil {
 			s.db.Deliver(pushes)
 		}
 		return p, err
@@ -104,8 +105,8 @@ func cancelled(letter string) (store.CancelOutcome, error) {
 	return outcome, nil
 }
 
-const takeTasksSQL = `SELECT key, coalesce(put, ''), payload, coalesce(attempt, 0), coalesce(fence, 0), coalesce(due, 0),
-  coalesce(late, 0), coalesce(next, -1), coalesce(idle, 0)
+const takeTasksSQL = `SELECT key, coalesce(put, ''), payload, coalesce(attempt, 0), coalesce(fence, 0),
+  coalesce(due, 0), coalesce(late, 0), coalesce(next, -1), coalesce(idle, 0)
 FROM lk.take_tasks_1($1, $2, $3, $4, $5, $6, $7)`
 
 // TakeTasks implements store.Delays: one statement. The payloads of its tasks are about 16 MiB at
@@ -170,12 +171,12 @@ func (t *takeReply) read(rows pgx.Rows, lease time.Duration) error {
 // duePush is the push for a task that is due earlier than the first one of its queue.
 func duePush(queue string) string { return "due " + queue }
 
-// freshCheck is the time after which a process that has begun to wait checks again. A put that was in
-// progress, and has not seen its inbox, has ended by then.
+// freshCheck is the time after which a process that has begun to wait checks again. A put that was
+// in progress, and has not seen its inbox, has ended by then.
 const freshCheck = 50 * time.Millisecond
 
-// head is what a check finds: when the first task of a queue is due, and how long it is until then, or
-// 0 and -1 if there is none.
+// head is what a check finds: when the first task of a queue is due, and how long it is until then,
+// or 0 and -1 if there is none.
 type head struct {
 	due, remaining int64
 	fresh          bool // the process was not registered before

@@ -11,14 +11,15 @@ import (
 // caller's own changes or not at all. It waits from now on, and not from the commit. A process that
 // waits for it is woken by the commit.
 //
-// The transaction is one of the same database, and its user has the rights of [Grants]. The key's task
-// is locked until it ends: it is not taken before, and other steps of the key wait, the settlement of a
-// running one too. So PutTaskIn belongs at the end of a transaction. With an isolation level above READ
-// COMMITTED another step of the key may fail the transaction (40001), which is then run again.
+// The transaction is one of the same database, and its user has the rights of [Grants]. The key's
+// task is locked until it ends: it is not taken before, and other steps of the key wait, the
+// settlement of a running one too. So PutTaskIn belongs at the end of a transaction. With an
+// isolation level above READ COMMITTED another step of the key may fail the transaction (40001),
+// which is then run again.
 //
-// After an error the caller must roll back. The error is store.ErrClosed after Shutdown, or one of the
-// database. The outcome is that of PutTask, if the transaction is committed. A repeat of the transaction
-// with the same ID changes nothing.
+// After an error the caller must roll back. The error is store.ErrClosed after Shutdown, or one of
+// the database. The outcome is that of PutTask, if the transaction is committed. A repeat of the
+// transaction with the same ID changes nothing.
 func (s *Store) PutTaskIn(ctx context.Context, tx Tx, req store.PutTaskRequest) (store.PutTaskReply, error) {
 	if s.hooks.Begun() {
 		return store.PutTaskReply{}, store.ErrClosed
@@ -32,8 +33,8 @@ func (s *Store) PutTaskIn(ctx context.Context, tx Tx, req store.PutTaskRequest) 
 }
 
 // CancelTaskIn is CancelTask in the caller's transaction. Its outcome holds if the transaction is
-// committed: nobody takes the task before. After a rollback the task is as it was. What [Store.PutTaskIn]
-// says of the transaction, and of errors, is true of this method too.
+// committed: nobody takes the task before. After a rollback the task is as it was. What
+// [Store.PutTaskIn] says of the transaction, and of errors, is true of this method too.
 func (s *Store) CancelTaskIn(ctx context.Context, tx Tx, req store.CancelTaskRequest) (store.CancelOutcome, error) {
 	var outcome string
 	if err := tx.QueryRow(ctx, s.db.Text(cancelTaskSQL), cancelArgs(&req)...).Scan(&outcome); err != nil {

@@ -1,8 +1,9 @@
 -- Delayed tasks. Times are µs of the server's clock, spans are µs.
 
--- The tasks that wait or run. due is when the task is due, or the end of the lease of the attempt that
--- runs. So a task whose lease has ended is due without a further step. What follows it, or a cancel,
--- then comes into force with the next step that meets the row: see lock_task_1 and take_tasks_1.
+-- The tasks that wait or run. due is when the task is due, or the end of the lease of the attempt
+-- that runs. So a task whose lease has ended is due without a further step. What follows it, or a
+-- cancel, then comes into force with the next step that meets the row: see lock_task_1 and
+-- take_tasks_1.
 CREATE TABLE IF NOT EXISTS lk.tasks (
   queue text COLLATE "C" NOT NULL,
   key bytea NOT NULL,
@@ -23,11 +24,13 @@ CREATE TABLE IF NOT EXISTS lk.tasks (
   payload bytea NOT NULL,
   PRIMARY KEY (queue, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
--- Plans are kept, and with statistics of a small table the server would choose a plan that reads all of a
--- large one. So each statement has one plan:
---   - queue || '' is not queue, so that one index is for searches by time, and one for searches by key;
+-- Plans are kept, and with statistics of a small table the server would choose a plan that reads
+-- all of a large one. So each statement has one plan:
+--   - queue || '' is not queue, so that one index is for searches by time, and one for searches by
+--     key;
 --   - rows that were locked are found in their places (ctid = ANY);
---   - tasks of a list are searched one by one: a subquery with FOR UPDATE, or OFFSET 0, is not joined.
+--   - tasks of a list are searched one by one: a subquery with FOR UPDATE, or OFFSET 0, is not
+--     joined.
 CREATE INDEX IF NOT EXISTS tasks_in_order ON lk.tasks ((queue || ''), due);
 
 CREATE TABLE IF NOT EXISTS lk.buried_tasks (
@@ -73,8 +76,8 @@ CREATE TABLE IF NOT EXISTS lk.task_wakes (
   PRIMARY KEY (transaction, queue, due)
 );
 
--- wake_tasks_1 returns up to four inboxes that wait for a later task, and removes them. They get a push.
--- Functions in SQL would be planned at each call.
+-- wake_tasks_1 returns up to four inboxes that wait for a later task, and removes them. They get a
+-- push. Functions in SQL would be planned at each call.
 CREATE OR REPLACE FUNCTION lk.wake_tasks_1(of_queue text, of_due bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   at bigint := lk.now_us();
@@ -89,8 +92,8 @@ BEGIN
   RETURN told;
 END $$;
 
--- wake_at_commit_1 wakes the processes that wait for a later task. It runs at the commit, so that it
--- finds those that have begun to wait since the put, and locks their rows for a moment only.
+-- wake_at_commit_1 wakes the processes that wait for a later task. It runs at the commit, so that
+-- it finds those that have begun to wait since the put, and locks their rows for a moment only.
 CREATE OR REPLACE FUNCTION lk.wake_at_commit_1() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM lk.task_wakes w WHERE w.transaction = NEW.transaction AND w.queue = NEW.queue AND w.due = NEW.due;
@@ -103,9 +106,9 @@ DO $$ BEGIN
     FOR EACH ROW EXECUTE FUNCTION lk.wake_at_commit_1();
 EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 
--- announce_task_1 wakes the processes that wait for a task that is due later than this one. It returns
--- the pushes, which the caller sends after the commit; none in a transaction of the caller's, whose
--- commit sends them.
+-- announce_task_1 wakes the processes that wait for a task that is due later than this one. It
+-- returns the pushes, which the caller sends after the commit; none in a transaction of the
+-- caller's, whose commit sends them.
 CREATE OR REPLACE FUNCTION lk.announce_task_1(of_queue text, of_due bigint, at_commit boolean) RETURNS text[]
   LANGUAGE plpgsql AS $$
 BEGIN
@@ -116,14 +119,15 @@ BEGIN
   RETURN (SELECT array_agg(inbox || ' due ' || of_queue) FROM unnest(lk.wake_tasks_1(of_queue, of_due)) inbox);
 END $$;
 
--- end_tasks_1 ends the attempts at tasks, whose rows the caller has locked: a task that follows takes
--- the place of the one before, and is due after its end, and a cancelled one is removed. Others it leaves.
--- So no task becomes due at an earlier time than those that were taken: see queueHints in taskhints.go.
+-- end_tasks_1 ends the attempts at tasks, whose rows the caller has locked: a task that follows
+-- takes the place of the one before, and is due after its end, and a cancelled one is removed.
+-- Others it leaves. So no task becomes due at an earlier time than those that were taken: see
+-- queueHints in taskhints.go.
 CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running AND t.cancelled AND t.next_put IS NULL;
-  UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)), outcome = 'F', attempt = 0,
-    running = false, tried = false, cancelled = false, owner = '', holder = '',
+  UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)),
+    outcome = 'F', attempt = 0, running = false, tried = false, cancelled = false, owner = '', holder = '',
     next_put = NULL, next_payload = NULL, next_due = NULL
     WHERE t.ctid = ANY (places) AND t.running AND t.next_put IS NOT NULL;
 END $$;
@@ -182,7 +186,8 @@ BEGIN
       RETURN;
     ELSIF t.put IS NULL AND most > 0 THEN
       size := (SELECT count(*) FROM (SELECT FROM lk.tasks s WHERE s.queue = of_queue LIMIT most) n) +
-        (SELECT count(*) FROM (SELECT FROM lk.buried_tasks b WHERE b.queue = of_queue AND b.expires > t.at LIMIT most) n);
+        (SELECT count(*) FROM (SELECT FROM lk.buried_tasks b
+          WHERE b.queue = of_queue AND b.expires > t.at LIMIT most) n);
       IF size >= most THEN
         outcome := 'full';
         RETURN;
@@ -199,8 +204,8 @@ BEGIN
       outcome := 'F';
       RETURN;
     ELSE
-      UPDATE lk.tasks SET put = of_put, payload = of_payload, due = t.at + after, outcome = 'M', attempt = 0, running = false,
-        tried = false, cancelled = false, owner = '', holder = ''
+      UPDATE lk.tasks SET put = of_put, payload = of_payload, due = t.at + after, outcome = 'M', attempt = 0,
+        running = false, tried = false, cancelled = false, owner = '', holder = ''
         WHERE queue = of_queue AND key = of_key;
       outcome := 'M';
     END IF;
@@ -252,17 +257,18 @@ BEGIN
   RETURN result;
 END $$;
 
--- take_tasks_1 is TakeTasks, of tasks that have been due since a time. It returns a row for each task,
--- and a last one without a key. Its columns are:
+-- take_tasks_1 is TakeTasks, of tasks that have been due since a time. It returns a row for each
+-- task, and a last one without a key. Its columns are:
 --   - due: when the task was due;
 --   - next: of the last row: the time until then, 0 if more are due than most, or null;
 --   - idle: of the last row: how many other processes wait.
 --
--- A row that another transaction has locked is left to it: it takes the task, most likely. The caller
--- looks again soon. The payloads of a take are bounded, so that a reply is there in time.
+-- A row that another transaction has locked is left to it: it takes the task, most likely. The
+-- caller looks again soon. The payloads of a take are bounded, so that a reply is there in time.
 CREATE OR REPLACE FUNCTION lk.take_tasks_1(of_queue text, by text, most int, for_lease bigint, for_holder bytea,
   me text, from_due bigint)
-RETURNS TABLE (key bytea, put text, payload bytea, attempt int, fence bigint, due bigint, late bigint, next bigint, idle bigint)
+RETURNS TABLE (key bytea, put text, payload bytea, attempt int, fence bigint, due bigint, late bigint, next bigint,
+  idle bigint)
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -299,8 +305,8 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- await_tasks_1 registers an inbox for tasks that are due earlier than the first one, for a time. It
--- returns:
+-- await_tasks_1 registers an inbox for tasks that are due earlier than the first one, for a time.
+-- It returns:
 --   - due: when the first task is due, or null;
 --   - remaining: until then; 0 if a task is due that no other transaction has locked;
 --   - fresh: the inbox was not registered before, so that a put in progress may not have seen it.
@@ -315,7 +321,8 @@ BEGIN
   at := lk.now_us();
   remaining := due - at;
   IF remaining <= 0 THEN
-    PERFORM FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due <= at ORDER BY t.due LIMIT 1 FOR UPDATE SKIP LOCKED;
+    PERFORM FROM lk.tasks t WHERE t.queue || '' = of_queue AND t.due <= at
+      ORDER BY t.due LIMIT 1 FOR UPDATE SKIP LOCKED;
     remaining := CASE WHEN FOUND THEN 0 ELSE locked_check END;
   END IF;
   IF remaining = 0 THEN
@@ -327,8 +334,8 @@ BEGIN
     ON CONFLICT (queue, inbox) DO UPDATE SET due = excluded.due, ends = excluded.ends;
 END $$;
 
--- renew_tasks_1 renews the leases of the attempts that own their tasks, whose rows no other transaction
--- has locked. It returns their numbers, from 1 on.
+-- renew_tasks_1 renews the leases of the attempts that own their tasks, whose rows no other
+-- transaction has locked. It returns their numbers, from 1 on.
 CREATE OR REPLACE FUNCTION lk.renew_tasks_1(queues text[], keys bytea[], puts text[], owners text[], leases bigint[],
   OUT renewed bigint[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
@@ -383,7 +390,8 @@ BEGIN
   IF again THEN
     UPDATE lk.tasks t SET running = false, holder = '', due = at + afters[settled[array_position(places, t.ctid)]],
       attempt = t.attempt - CASE WHEN uncounted[settled[array_position(places, t.ctid)]] THEN 1 ELSE 0 END
-      WHERE t.ctid = ANY (places) AND hows[settled[array_position(places, t.ctid)]] = 'A' AND t.running AND NOT t.cancelled;
+      WHERE t.ctid = ANY (places) AND hows[settled[array_position(places, t.ctid)]] = 'A'
+        AND t.running AND NOT t.cancelled;
   END IF;
   -- An update moves a row to another place.
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running;
