@@ -104,6 +104,7 @@ func (q *taskQueue) end(t *task, now int64) (removed bool) {
 	switch {
 	case t.follows != nil:
 		q.follow(t, now)
+		t.tried = true // its owner may not know yet
 	case t.cancelled:
 		q.remove(t)
 		return true
@@ -225,8 +226,8 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 		q.buried.Remove(req.Key)
 		c.outcome = store.TaskEnded
 	}
-	if t := q.tasks[req.Key]; t != nil {
-		c.put, c.outcome = q.prevent(t, now)
+	if t := q.find(req.Key, now); t != nil {
+		c.put, c.outcome = q.prevent(t)
 	}
 	if c.outcome == store.TaskAbsent && full {
 		return c.outcome // without a record: a client could cancel any number of keys
@@ -237,12 +238,12 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 }
 
 // prevent cancels a task. It returns the last put, whose repeat must not put it again.
-func (q *taskQueue) prevent(t *task, now int64) (put string, outcome store.CancelOutcome) {
+func (q *taskQueue) prevent(t *task) (put string, outcome store.CancelOutcome) {
 	put = t.id
 	if t.follows != nil {
 		put = t.follows.id
 	}
-	if t.running && t.at > now {
+	if t.running {
 		t.cancelled = true
 		q.unfollow(t)
 		return put, store.TaskRunning

@@ -19,6 +19,7 @@ type leaseKeys [5]string
 const (
 	ofLeases  = ":e:{"
 	ofLatches = ":c:{"
+	ofTasks   = ":d:{"
 )
 
 func (s *Store) leaseKeys(name, key string) leaseKeys {

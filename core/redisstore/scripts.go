@@ -43,6 +43,15 @@ var (
 
 	countDownLatch = newScript("count_down_latch")
 	awaitLatch     = newScript("await_latch")
+
+	putTask     = newScript("put_task")
+	cancelTask  = newScript("cancel_task")
+	takeTasks   = newScript("take_tasks")
+	awaitTasks  = newScript("await_tasks")
+	renewTasks  = newScript("renew_tasks")
+	settleTasks = newScript("settle_tasks")
+	reviveTask  = newScript("revive_task")
+	inspectTask = newScript("inspect_task")
 )
 
 func newScript(name string) *script.Script { return addScript(scriptText(name)) }

@@ -19,6 +19,12 @@ var (
 	opRenewLeases     = script.Operation{Name: "renew_leases"}
 	opBeat            = script.Operation{Name: "beat", AnyOutcome: true} // of waiters
 	opLatch           = script.Operation{Name: "latch"}
+	opPutTask         = script.Operation{Name: "put_task"} // or revive
+	opCancelTask      = script.Operation{Name: "cancel_task"}
+	opTakeTasks       = script.Operation{Name: "take_tasks"} // or wait for tasks
+	opRenewTasks      = script.Operation{Name: "renew_tasks"}
+	opSettleTasks     = script.Operation{Name: "settle_tasks"}
+	opInspectTasks    = script.Operation{Name: "inspect"} // ends what has expired
 	opInspect         = script.Operation{Name: "inspect", Reads: true}
 	opEcho            = script.Operation{Name: "echo", Reads: true} // to the store's own inbox
 	opPing            = script.Operation{Name: "ping", Reads: true}
@@ -26,5 +32,6 @@ var (
 )
 
 var operations = []script.Operation{
-	opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch, opInspect, opEcho, opPing, opQuorum,
+	opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch,
+	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opInspect, opEcho, opPing, opQuorum,
 }

@@ -143,8 +143,9 @@ const (
 	TaskAbsent CancelOutcome = iota
 	// TaskPrevented means that the task was given to no owner, and will not be.
 	TaskPrevented
-	// TaskEnded means that the task waited for another attempt, that its lease had ended, or that it
-	// was buried. It will not run again, but may have had effects.
+	// TaskEnded means that the task waited for another attempt, that its lease, or that of the task
+	// which it followed, had ended, or that it was buried. It will not run again, but may have had
+	// effects.
 	TaskEnded
 	// TaskRunning means that an owner has the task.
 	TaskRunning

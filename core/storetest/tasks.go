@@ -443,6 +443,12 @@ func endedTask(t *testing.T, h Harness[store.Delays]) {
 	h.Advance(pastLease)
 	q.cancels(newOwner(), "lease", store.TaskEnded)
 
+	q.take(q.due("followed"), shortLease)
+	if reply, err := q.store.PutTask(background(), q.request("followed", time.Hour)); err == nil && reply.Outcome == store.TaskFollows {
+		h.Advance(pastLease)
+		q.cancels(newOwner(), "followed", store.TaskEnded) // the owner may not know that its lease has ended
+	}
+
 	q.take(q.due("buried"), longLease).settles(store.TaskBuried, time.Hour, true)
 	q.cancels(newOwner(), "buried", store.TaskEnded)
 	q.cancels(newOwner(), "buried", store.TaskAbsent)

@@ -77,7 +77,7 @@ func (ns *notices) deliverAll() {
 
 // AwaitPush blocks until check reports that the event of a push has happened. check makes the
 // server send the push, and returns after which time the event may happen without one. It is called
-// at first, after a push, and every three seconds.
+// at first, after a push, and about every three seconds.
 func (p *Process[R]) AwaitPush(ctx context.Context, push string, check func(pushed bool) (happened bool, in time.Duration, err error)) error {
 	over := p.store.Hooks.Over()
 	came, forget := p.notices.wait(push)
@@ -107,7 +107,7 @@ func (p *Process[R]) AwaitPush(ctx context.Context, push string, check func(push
 		default:
 			pause = retryBeat
 		}
-		pause -= rand.N(pause / 5)
+		pause += rand.N(pause/5) - pause/10
 		if in > 0 {
 			pause = min(pause, in+time.Millisecond)
 		}

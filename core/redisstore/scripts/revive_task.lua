@@ -1,0 +1,24 @@
+-- Makes a buried task due: see store.TaskKeeper.
+--
+-- KEYS     as in task.lua
+-- ARGV     key, ID
+--
+-- Returns 1 if the task is due, or 0.
+
+--#include integers task
+
+local key, id = ARGV[1], ARGV[2]
+local t = find(key)
+if t then
+  return t.id == id and 1 or 0
+end
+local b = buried(key)
+if not b or string.sub(b, 2, 23) ~= id then
+  return 0
+end
+redis.call('HSET', P, 'l' .. key, redis.call('HGET', P, 'b' .. key) or '')
+unearth(key)
+save({key = key, running = false, was = false, tried = '0', cancelled = '0', outcome = '0', id = id, owner = NO_OWNER, attempt = 0,
+  fence = tonumber(string.sub(b, 34, 49)) or 0, holder = '', at = now})
+close()
+return 1
