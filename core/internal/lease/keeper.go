@@ -101,14 +101,17 @@ func NewKeeper[H Kept[H]](renew func(context.Context, []H) ([]bool, error)) *Kee
 
 // Add starts renewing a lease whose current TTL began at the given time. It is called once for
 // each.
-func (k *Keeper[H]) Add(h H, sent time.Time) {
+func (k *Keeper[H]) Add(h H, sent time.Time) { k.AddFor(h, sent, h.TTL()) }
+
+// AddFor is Add for a lease whose current TTL is not the one that a renewal sets.
+func (k *Keeper[H]) AddFor(h H, sent time.Time, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.added%maxBatch == 0 { // leases of a batch stay together
 		k.offset = rand.Float64()
 	}
 	k.added++
-	e, ttl := h.Entry(), h.TTL()
+	e := h.Entry()
 	*e = Entry[H]{of: h, ttl: ttl, due: sent.Add(ttl/3 - k.spread(ttl, k.offset)), ends: sent.Add(ttl)}
 	k.add(e)
 }
