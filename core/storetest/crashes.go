@@ -37,6 +37,8 @@ func Crashes[S store.Store](t *testing.T, run Runner[S]) {
 		{"what a dead process has settled is replayed", deadSettled},
 		{"what a dead process has used is used", deadCharges},
 		{"a dead participant of a latch counts", deadParticipant},
+		{"a task of a dead process is taken again when its lease ends", deadWorker},
+		{"a task whose process dies between its take and its first renewal is taken again within 5 s", deadTaker},
 	})
 }
 
@@ -187,5 +189,54 @@ func deadParticipant(t *testing.T, h Harness[store.Store]) {
 	}
 	if err := h.Store.AwaitLatch(background(), req); err != nil {
 		t.Error(err)
+	}
+}
+
+func deadWorker(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	dying, living := newQueue(t, as[store.Delays](t, h)), newQueue(t, as[store.Delays](t, h))
+	dying.store, living.queue = other, dying.queue
+	req := dying.due("k")
+	task := dying.take(req, crashLease)
+	before := time.Now()
+	renewed := task.ref()
+	renewed.Lease = crashLease
+	dying.renews(renewed, true)
+	die()
+	living.takenAgainAfter(req, task, before, crashLease)
+}
+
+func deadTaker(t *testing.T, h Harness[store.Store]) {
+	other, die := h.Another()
+	dying, living := newQueue(t, as[store.Delays](t, h)), newQueue(t, as[store.Delays](t, h))
+	dying.store, living.queue = other, dying.queue
+	req := dying.due("k")
+	before := time.Now()
+	task := dying.take(req, time.Hour)
+	die()
+	living.takenAgainAfter(req, task, before, store.FirstTaskLease)
+}
+
+// takenAgainAfter waits for the end of a dead owner's lease, which it had at that time at the latest,
+// and takes the task.
+func (q taskCase) takenAgainAfter(req store.PutTaskRequest, task takenTask, before time.Time, lease time.Duration) {
+	q.t.Helper()
+	for {
+		reply, owner := q.takes(1, longLease)
+		if len(reply.Tasks) == 0 {
+			if err := q.store.AwaitTasks(background(), q.queue, reply.Next); err != nil {
+				q.t.Fatalf("AwaitTasks: %v", err)
+			}
+			continue
+		}
+		next := takenTask{q, reply.Tasks[0], owner}
+		if since := time.Since(before); since < lease || since > lease+passedOver {
+			q.t.Errorf("a lease of %v was taken again after %v", lease, since)
+		}
+		if next.ID != req.ID || next.Attempt != 2 || next.Fence <= task.Fence || !bytes.Equal(next.Payload, req.Payload) {
+			q.t.Errorf("%+v, after fence %d", next.TakenTask, task.Fence)
+		}
+		next.settles(store.TaskDone, 0, true)
+		return
 	}
 }

@@ -35,6 +35,7 @@ func TestPromises(t *testing.T) {
 		{"Token buckets", storetest.Buckets[*memstore.Store]},
 		{"Records of operations", storetest.Records[*memstore.Store]},
 		{"Latches", storetest.Latches[*memstore.Store]},
+		{"Delayed tasks", storetest.Delays[*memstore.Store]},
 		{"Crashes", storetest.Crashes[*memstore.Store]},
 	} {
 		of := make(map[string][]string) // kinds of leases, by promise
