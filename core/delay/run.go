@@ -61,7 +61,7 @@ type workers struct {
 }
 
 func (w *workers) work(ctx context.Context) error {
-	t := taker{queue: w.queue}
+	t := newTaker(w.queue)
 	for {
 		free := w.reserve(ctx)
 		tasks, err := t.take(ctx, free)
@@ -158,7 +158,8 @@ func (w *workers) settlementOf(ctx context.Context, t *Task, err error, returned
 // It returns the context's error, [ErrClosed], or one that matches store.ErrUnavailable if the store
 // has not replied.
 func (q *Queue) Take(ctx context.Context) (*Task, error) {
-	t := taker{queue: q, once: true}
+	t := newTaker(q)
+	t.once = true
 	for {
 		tasks, err := t.take(ctx, 1)
 		if err != nil {
@@ -180,6 +181,10 @@ type taker struct {
 	reply store.TakeTasksReply
 	down  bool // the store has not replied
 	pause backoff.Growing
+}
+
+func newTaker(q *Queue) *taker {
+	return &taker{queue: q, pause: backoff.Growing{Min: 50 * time.Millisecond, Max: 2 * time.Second}}
 }
 
 // Processes that wait for the same task take at different times, so that most takes find it taken.
@@ -251,7 +256,7 @@ func (t *taker) failed(ctx context.Context, err error) error {
 	t.queue.telemetry.Taken(ctx, err)
 	switch {
 	case err == nil:
-		t.pause = backoff.Growing{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+		t.pause.Reset()
 		return nil
 	case t.once || !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrClosed):
 		return err

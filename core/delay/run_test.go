@@ -277,10 +277,13 @@ func TestLostReplies(t *testing.T) {
 func TestOutage(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		runs := make(log, 10)
+		f.store.Break(storetest.Any, storetest.Down)
 		stop := f.run(f.queue, 1, func(_ context.Context, t *delay.Task) error {
 			runs.add("%s", t.Key())
 			return nil
 		})
+		time.Sleep(time.Minute) // it is down from the start
+		f.store.Mend(storetest.Any)
 		f.put("k", time.Minute, delay.Created)
 		f.store.Break(storetest.Any, storetest.Down)
 		time.Sleep(time.Hour)

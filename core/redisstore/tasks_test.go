@@ -1,0 +1,167 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/delay"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/testing/delaytest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultproxy"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+)
+
+func TestTasksInAStorm(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	direct := newStore(t, dial(t, server.Addr(), time.Second), redisstore.WithTimeout(time.Second))
+	open := func() (store.Store, *faultproxy.Proxy) {
+		proxy := redistest.NewProxy(t, server.Addr())
+		return newStore(t, dial(t, proxy.Addr(), 200*time.Millisecond), redisstore.WithTimeout(500*time.Millisecond)), proxy
+	}
+	client := server.Client()
+	delaytest.Storm(t, 10_000, direct, open,
+		func() { must(t, client.ScriptFlush(ctx()).Err()) },
+		func() { _ = client.ClientKillByFilter(ctx(), "type", "pubsub").Err() },
+		server.Restart,
+	)
+}
+
+// A damaged task is buried, and reported with the take.
+func TestDamagedTasks(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	s := newStore(t, client)
+	put := func(key string) store.PutTaskRequest {
+		req := store.PutTaskRequest{Queue: "q", Key: key, ID: strings.Repeat(key[:1], 22), Payload: []byte("of " + key)}
+		if reply, err := s.PutTask(ctx(), req); err != nil || reply.Outcome != store.TaskCreated {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+		return req
+	}
+	for _, key := range []string{"whole", "state", "short", "payload", "number"} {
+		put(key)
+	}
+	keys, err := client.Keys(ctx(), "lk:d:{*}s").Result()
+	must(t, err)
+	states, payloads := keys[0], strings.TrimSuffix(keys[0], "s")+"p"
+	whole, err := client.HGet(ctx(), states, "lnumber").Result()
+	must(t, err)
+	must(t, client.HDel(ctx(), states, "lstate").Err())
+	must(t, client.HSet(ctx(), states, "lshort", "1W").Err())
+	must(t, client.HDel(ctx(), payloads, "lpayload").Err())
+	must(t, client.HSet(ctx(), states, "lnumber", strings.Replace(whole, "0000000000", "000000000x", 1)).Err())
+	reply, err := s.TakeTasks(ctx(), store.TakeTasksRequest{Queue: "q", Owner: strings.Repeat("o", 22), Max: 10, Lease: time.Minute})
+	must(t, err)
+	if len(reply.Tasks) != 1 || reply.Tasks[0].Key != "whole" || reply.Damaged != 4 {
+		t.Errorf("%+v", reply)
+	}
+	buried := make(map[string]string)
+	for r, err := range s.ListTasks(ctx(), "q", true) {
+		must(t, err)
+		buried[r.Key] = r.Reason
+	}
+	if len(buried) != 4 || buried["state"] != "damaged" || buried["payload"] != "damaged" {
+		t.Errorf("buried: %q", buried)
+	}
+	if counts, err := s.CountTasks(ctx(), "q"); err != nil || counts.Running != 1 || counts.Waiting != 0 || counts.Buried != 4 {
+		t.Errorf("%+v, %v", counts, err)
+	}
+	put("state") // its key is free
+}
+
+// All keys of a queue expire after its tasks, and a queue in use does not expire.
+func TestKeysOfTasksExpire(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	s := newStore(t, client)
+	req := store.PutTaskRequest{Queue: "q", Key: "k", ID: strings.Repeat("a", 22), After: store.MaxTaskDelay}
+	_, err := s.PutTask(ctx(), req)
+	must(t, err)
+	_, err = s.CancelTask(ctx(), store.CancelTaskRequest{Queue: "q", Key: "absent", ID: strings.Repeat("b", 22)})
+	must(t, err)
+	go func() { _ = s.AwaitTasks(t.Context(), "q", -1) }()
+	const days = 24 * time.Hour
+	check := func(least time.Duration) {
+		t.Helper()
+		keys, err := client.Keys(ctx(), "lk:d:*").Result()
+		must(t, err)
+		if len(keys) < 4 {
+			t.Errorf("only the keys %q", keys)
+		}
+		for _, key := range keys {
+			left, err := client.PTTL(ctx(), key).Result()
+			must(t, err)
+			if short := strings.HasSuffix(key, "w") || strings.Contains(key, "}x"); left <= 0 || !short && left < least {
+				t.Errorf("%s expires in %v", key, left)
+			}
+		}
+	}
+	check(731 * days)
+	keys, err := client.Keys(ctx(), "lk:d:{*}*").Result()
+	must(t, err)
+	for _, key := range keys {
+		must(t, client.PExpire(ctx(), key, 400*days).Err())
+	}
+	req.Key, req.ID = "another", strings.Repeat("c", 22)
+	_, err = s.PutTask(ctx(), req)
+	must(t, err)
+	check(731 * days)
+}
+
+// 1,000 queues of a process share its subscription, and an idle one costs a call in three seconds.
+func TestManyIdleQueues(t *testing.T) {
+	t.Parallel()
+	const queues, seconds = 1000, 9
+	server := redistest.Start(t)
+	client := server.Client()
+	s := newStore(t, dial(t, server.Addr(), 30*time.Second))
+	ended, end := context.WithCancel(ctx())
+	var wg sync.WaitGroup
+	ran := make(chan string, queues)
+	var all []*delay.Queue
+	for n := range queues {
+		q, err := delay.New(s, fmt.Sprint("q", n))
+		must(t, err)
+		all = append(all, q)
+		wg.Go(func() {
+			_ = q.Run(ended, 1, func(_ context.Context, task *delay.Task) error {
+				ran <- q.Name()
+				return nil
+			})
+		})
+	}
+	defer wg.Wait()
+	defer end()
+	calls := func() int64 {
+		stats, err := client.InfoMap(ctx(), "commandstats").Result()
+		must(t, err)
+		var n int64
+		_, _ = fmt.Sscanf(stats["Commandstats"]["cmdstat_evalsha"], "calls=%d", &n)
+		return n
+	}
+	eventually(t, 30*time.Second, "all queues wait", func() bool { return calls() >= 2*queues })
+	began, before := time.Now(), calls()
+	<-time.After(seconds * time.Second)
+	most := int64(float64(queues) * (time.Since(began).Seconds()/2.7 + 1))
+	if n := calls() - before; n > most {
+		t.Errorf("%d calls in %v, at most %d are allowed", n, time.Since(began), most)
+	}
+	if text, err := client.ClientList(ctx()).Result(); err != nil || strings.Count(text, " sub=1 ") != 1 {
+		t.Errorf("%d subscriptions, %v", strings.Count(text, " sub=1 "), err)
+	}
+	for _, n := range []int{0, queues / 2, queues - 1} {
+		_, err := all[n].Put(ctx(), "k", nil, 0)
+		must(t, err)
+		if got := <-ran; got != all[n].Name() {
+			t.Errorf("%s ran, want %s", got, all[n].Name())
+		}
+	}
+}
