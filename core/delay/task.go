@@ -34,6 +34,7 @@ type Task struct {
 	run     telemetry.Run
 
 	settled      atomic.Bool
+	stepped      atomic.Bool // a step of SettleBy may have settled it
 	lossReported atomic.Bool
 }
 
@@ -129,7 +130,8 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // send to it. It reports whether the worker had the task: if not, SettleBy returns [ErrLost].
 //
 // If step returns an error, SettleBy returns it, retries nothing, and leaves the task as it was: the
-// caller settles it with another call. If the task is settled already, SettleBy returns
+// caller settles it with another call, which succeeds, and changes nothing, if step has settled it
+// nevertheless. If the task is settled already, SettleBy returns
 // [ErrSettled], and does not call step.
 func (t *Task) SettleBy(ctx context.Context, step func(context.Context, store.Delays, store.SettleTaskRequest) (owned bool, err error)) error {
 	if !t.settled.CompareAndSwap(false, true) {
@@ -141,6 +143,7 @@ func (t *Task) SettleBy(ctx context.Context, step func(context.Context, store.De
 			t.settled.Store(false)
 		}
 	}()
+	t.stepped.Store(true)
 	owned, err := step(ctx, t.queue.store, store.SettleTaskRequest{TaskRef: t.ref()})
 	if err != nil {
 		return err
@@ -162,6 +165,7 @@ func (t *Task) settle(ctx context.Context, req store.SettleTaskRequest) error {
 		return t.finish(ctx, req, false, nil)
 	}
 	req.TaskRef = t.ref()
+	req.Repeated = t.stepped.Load()
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), t.term.ValidUntil())
 	defer cancel()
 	pause := backoff.Growing{Min: 20 * time.Millisecond, Max: time.Second}

@@ -92,14 +92,20 @@ func (s *Store) settleTask(
 ) (bool, error) {
 	return statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (owned bool, err error) {
 		var pushes []string
-		err = c.QueryRow(ctx, s.db.Text(settleTaskSQL), req.Queue, []byte(req.Key), req.ID, req.Owner,
-			settlements[req.How], req.After.Microseconds(), reasonOf(req.Reason), req.Uncounted,
-			repeated || req.Repeated || statement.IsRepeat(ctx)).Scan(&owned, &pushes)
+		args := settleTaskArgs(req, repeated || req.Repeated || statement.IsRepeat(ctx))
+		err = c.QueryRow(ctx, s.db.Text(settleTaskSQL), args...).Scan(&owned, &pushes)
 		if err == nil {
 			s.db.Deliver(pushes)
 		}
 		return owned, err
 	})
+}
+
+// settleTaskArgs are the arguments of the function that settles one attempt.
+func settleTaskArgs(req *store.SettleTaskRequest, repeated bool) []any {
+	return []any{
+		req.Queue, []byte(req.Key), req.ID, req.Owner, settlements[req.How], req.After.Microseconds(), reasonOf(req.Reason), req.Uncounted, repeated,
+	}
 }
 
 var settlements = map[store.Settlement]string{store.TaskDone: "D", store.TaskAgain: "A", store.TaskBuried: "B"}

@@ -365,7 +365,7 @@ func TestATaskThatIsLocked(t *testing.T) {
 	other := connect(t, dsn)
 	tx, err := other.Begin(t.Context())
 	must(t, err)
-	_, err = s.PutTaskIn(t.Context(), tx, putOf(refs[1].Key, 0)) // which follows
+	_, err = s.putTaskIn(t.Context(), tx, putOf(refs[1].Key, 0)) // which follows
 	must(t, err)
 	owned, err := s.RenewTasks(t.Context(), refs)
 	if !slices.Equal(owned, []bool{true, false, true}) || !errors.Is(err, store.ErrUnavailable) {

@@ -32,8 +32,8 @@ func TestPutTaskIn(t *testing.T) {
 		"pgx": func(req store.PutTaskRequest, commit bool, meanwhile func()) {
 			tx, err := s.pool.Begin(t.Context())
 			must(t, err)
-			wantOutcome(t, store.TaskCreated)(one.PutTaskIn(t.Context(), tx, req))
-			wantOutcome(t, store.TaskCreated)(one.PutTaskIn(t.Context(), tx, req)) // a repeat
+			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), tx, req))
+			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), tx, req)) // a repeat
 			meanwhile()
 			end := tx.Rollback
 			if commit {
@@ -44,7 +44,7 @@ func TestPutTaskIn(t *testing.T) {
 		"database/sql": func(req store.PutTaskRequest, commit bool, meanwhile func()) {
 			tx, err := s.db.BeginTx(t.Context(), nil)
 			must(t, err)
-			wantOutcome(t, store.TaskCreated)(one.PutTaskIn(t.Context(), SQLTx(tx), req))
+			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), SQLTx(tx), req))
 			meanwhile()
 			end := tx.Rollback
 			if commit {
@@ -105,9 +105,9 @@ func TestPutTaskInASavepoint(t *testing.T) {
 	must(t, pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
 		point, err := tx.Begin(t.Context())
 		must(t, err)
-		wantOutcome(t, store.TaskCreated)(s.store.PutTaskIn(t.Context(), point, putOf("undone", 0)))
+		wantOutcome(t, store.TaskCreated)(s.store.putTaskIn(t.Context(), point, putOf("undone", 0)))
 		must(t, point.Rollback(t.Context()))
-		wantOutcome(t, store.TaskCreated)(s.store.PutTaskIn(t.Context(), tx, putOf("done", 0)))
+		wantOutcome(t, store.TaskCreated)(s.store.putTaskIn(t.Context(), tx, putOf("done", 0)))
 		return nil
 	}))
 	must(t, <-woken)
@@ -126,7 +126,7 @@ func TestCancelTaskIn(t *testing.T) {
 	cancel := func(end func(pgx.Tx, context.Context) error) {
 		tx, err := s.pool.Begin(t.Context())
 		must(t, err)
-		outcome, err := s.store.CancelTaskIn(t.Context(), tx, store.CancelTaskRequest{Queue: "orders", Key: "k", ID: rand.Text()[:22]})
+		outcome, err := s.store.cancelTaskIn(t.Context(), tx, store.CancelTaskRequest{Queue: "orders", Key: "k", ID: rand.Text()[:22]})
 		if err != nil || outcome != store.TaskPrevented {
 			t.Errorf("CancelTaskIn: %d, %v", outcome, err)
 		}
