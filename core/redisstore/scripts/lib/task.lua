@@ -76,12 +76,12 @@ local function drop(t)
   end
 end
 
--- follow has the task that follows t take its place. lost is "1" if the owner of t may not know yet
+-- follow has the task that follows t take its place. It is due after the end of t. lost is "1" if the owner of t may not know yet
 -- that its lease has ended.
 local function follow(t, lost)
   redis.call('HSET', P, 'l' .. t.key, redis.call('HGET', P, 'f' .. t.key) or '')
   redis.call('HDEL', P, 'f' .. t.key)
-  t.id, t.at, t.follows, t.outcome = t.follows, t.follows_due, nil, '2'
+  t.id, t.at, t.follows, t.outcome = t.follows, math.max(t.follows_due, math.min(t.at, now)), nil, '2'
   t.running, t.tried, t.cancelled, t.owner, t.attempt, t.holder = false, lost, '0', NO_OWNER, 0, ''
   save(t)
 end
