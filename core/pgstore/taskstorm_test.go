@@ -20,3 +20,8 @@ func TestTasksInAStorm(t *testing.T) {
 	}
 	delaytest.Storm(t, 2_000, openTestStore(t, server.DSN(), quiet), open, func() {}, server.Restart, func() {})
 }
+
+func TestTasksAreThoseInMemory(t *testing.T) {
+	t.Parallel()
+	delaytest.Model(t, newTestStore(t))
+}

@@ -32,6 +32,11 @@ func TestTasksInAStorm(t *testing.T) {
 	)
 }
 
+func TestTasksAreThoseInMemory(t *testing.T) {
+	t.Parallel()
+	delaytest.Model(t, newStore(t, redistest.Start(t).Client()))
+}
+
 // A damaged task is buried, and reported with the take.
 func TestDamagedTasks(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-package pgstore
+package delaytest
 
 import (
 	"context"
@@ -14,17 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Random steps on tasks have the outcomes that they have in memory.
-func TestTasksAreThoseInMemory(t *testing.T) {
-	t.Parallel()
-	s, model := newTestStore(t), memstore.New()
+// Model carries out random steps, on queues of their own, whose outcomes must be those in memory.
+func Model(t *testing.T, s store.Store) {
+	model := memstore.New()
 	t.Cleanup(func() { _ = model.Close() })
 	var all sync.WaitGroup
 	for worker := range uint64(4) {
 		all.Go(func() {
 			for round := range uint64(12) {
 				seed := worker*1000 + round
-				got, want := randomTasks(t, s, seed), randomTasks(t, model, seed)
+				got, want := randomSteps(t, s, seed), randomSteps(t, model, seed)
 				for i := range min(len(got), len(want)) {
 					if got[i] != want[i] {
 						t.Errorf("seed %d, step %d:\n%s; in memory:\n%s\nafter %q", seed, i, got[i], want[i], got[max(i-8, 0):i])
@@ -37,11 +36,11 @@ func TestTasksAreThoseInMemory(t *testing.T) {
 	all.Wait()
 }
 
-// randomTasks carries out random steps on a queue of its own, and returns what is seen of each. No lease
+// randomSteps carries out random steps on a queue of its own, and returns what is seen of each. No lease
 // ends, and no task is due in between.
-func randomTasks(t *testing.T, s store.Store, seed uint64) (views []string) {
+func randomSteps(t *testing.T, s store.Store, seed uint64) (views []string) {
 	ctx := context.Background()
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(seed, 1))
 	queue := cryptorand.Text()
 	names := make(map[string]string) // of IDs
 	var (
@@ -56,7 +55,7 @@ func randomTasks(t *testing.T, s store.Store, seed uint64) (views []string) {
 		names[id] = fmt.Sprint("id", i)
 		view := ""
 		see := func(what string, outcome any, err error) {
-			must(t, err)
+			ok(t, err)
 			view = fmt.Sprintf("%s: %v", what, outcome)
 		}
 		switch op := random.IntN(10); {
@@ -111,7 +110,7 @@ func randomTasks(t *testing.T, s store.Store, seed uint64) (views []string) {
 			see("revive "+req.Key, revived, err)
 		}
 		views = append(views, view+"\n"+lookAtTasks(t, s, queue, names))
-		time.Sleep(50 * time.Microsecond) // no two tasks are due at the same time
+		<-time.After(50 * time.Microsecond) // no two tasks are due at the same time
 	}
 	return views
 }
@@ -122,13 +121,20 @@ func lookAtTasks(t *testing.T, s store.Store, queue string, names map[string]str
 	var seen []string
 	for _, buried := range []bool{false, true} {
 		for r, err := range s.ListTasks(ctx, queue, buried) {
-			must(t, err)
+			ok(t, err)
 			seen = append(seen, fmt.Sprintf("%s %s %d: %d bytes, attempt %d, fence %t, in %t, lease %t, follows %t, expires %t", r.Key, names[r.ID], r.State,
 				r.Bytes, r.Attempt, r.Fence > 0, r.Due > 0, r.Lease > 0, r.Follows, r.Expires > 0))
 		}
 	}
 	slices.Sort(seen)
 	counts, err := s.CountTasks(ctx, queue)
-	must(t, err)
+	ok(t, err)
 	return fmt.Sprint(seen, counts.Waiting, counts.Running, counts.Buried)
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
 }
