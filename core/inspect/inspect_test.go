@@ -83,7 +83,7 @@ func TestLocks(t *testing.T) {
 			t.Errorf("semaphores of the locks' name: %+v", others)
 		}
 		stop()
-		<-ended
+		_ = <-ended
 		_, _ = old.Unlock(ctx), traced.Unlock(ctx)
 	})
 }
@@ -128,7 +128,7 @@ func TestListingsEnd(t *testing.T) {
 		locker := must(lock.New(st, "many"))
 		for n := range inspect.MaxListed + 1 {
 			lease := must(locker.Lock(ctx, strconv.Itoa(n)))
-			defer lease.Unlock(ctx)
+			defer func() { _ = lease.Unlock(ctx) }()
 			if n < inspect.MaxListed-1 {
 				continue
 			}

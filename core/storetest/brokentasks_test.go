@@ -86,7 +86,7 @@ func (b *badTasks) owner(req *store.SettleTaskRequest) string {
 }
 
 func (b *badTasks) id(ref *store.TaskRef) string {
-	if record, found, err := b.Store.InspectTask(context.Background(), ref.Queue, ref.Key); err == nil && found {
+	if record, found, err := b.InspectTask(context.Background(), ref.Queue, ref.Key); err == nil && found {
 		return record.ID
 	}
 	return ref.ID

@@ -917,7 +917,10 @@ func listedTasks(t *testing.T, h Harness[store.Delays]) {
 	if got := list(true); !slices.Equal(got, []string{"buried"}) {
 		t.Errorf("listed as buried: %q", got)
 	}
-	for range keeper.ListTasks(background(), q.queue, false) {
+	for _, err := range keeper.ListTasks(background(), q.queue, false) {
+		if err != nil {
+			t.Errorf("ListTasks: %v", err)
+		}
 		break
 	}
 }
