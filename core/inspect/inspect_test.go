@@ -83,7 +83,9 @@ func TestLocks(t *testing.T) {
 			t.Errorf("semaphores of the locks' name: %+v", others)
 		}
 		stop()
-		_ = <-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the waiter: %v", err)
+		}
 		_, _ = old.Unlock(ctx), traced.Unlock(ctx)
 	})
 }
