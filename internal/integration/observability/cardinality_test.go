@@ -26,6 +26,7 @@ func TestSeriesDoNotGrowWithKeys(t *testing.T) {
 	store := w.memstore()
 	limiter, locker, semaphore, orders := w.limiter(store, tokenbucket.PerHour(1)), w.locker(store), w.semaphore(store),
 		w.guard(store, guard.WithMaxPerScope(20_000))
+	unpaid := w.queue(store)
 	use := func(key string) {
 		ctx := context.Background()
 		_ = must(limiter.Allow(ctx, key))
@@ -42,6 +43,9 @@ func TestSeriesDoNotGrowWithKeys(t *testing.T) {
 		}
 		_ = attempt.Complete(ctx, guard.Result{})
 		_, _, _ = orders.Begin(ctx, operation(key)) // is replayed
+		_ = must(unpaid.Put(ctx, key, nil, 0))
+		_ = must(unpaid.Take(ctx)).Done(ctx)
+		_ = must(unpaid.Cancel(ctx, key)) // is absent
 	}
 	use("0")
 	one := w.series()

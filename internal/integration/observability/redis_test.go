@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
@@ -28,6 +29,7 @@ func driveRedis(w *world, server *redistest.Server, known *tokens) {
 	driveLocks(w, faulty, nil)
 	driveSemaphore(w, faulty, nil)
 	driveGuard(w, faulty, nil, known)
+	driveDelay(w, faulty)
 	driveOperations(w, st)
 	driveBatches(w, st)
 	driveLosses(w, st, server)
@@ -104,28 +106,33 @@ func driveBatches(w *world, st *redisstore.Store) {
 
 // driveLosses makes the server lose leases, and renewals report it.
 func driveLosses(w *world, st *redisstore.Store, server *redistest.Server) {
-	const ttl = 300 * time.Millisecond
+	const ttl = time.Second // of which a busy machine leaves enough for a renewal
 	l, s, g := w.locker(st, lock.WithTTL(ttl)), w.semaphore(st, semaphore.WithTTL(ttl)), w.guard(st, guard.WithTTL(ttl))
+	q := w.queue(st, delay.WithLease(ttl))
 	w.request(func(ctx context.Context) {
 		lease, permit := must(l.Lock(ctx, secretKey)), must(s.Acquire(ctx, secretKey))
 		attempt, _, err := g.Begin(ctx, operation("lost"))
 		if err != nil {
 			w.t.Fatal(err)
 		}
+		_ = must(q.Put(ctx, secretKey, nil, 0))
+		task := must(q.Take(ctx))
 		server.Client().FlushAll(ctx)
+		<-task.Context().Done()
 		<-lease.Context().Done()
 		<-permit.Context().Done()
 		<-attempt.Context().Done()
-		until(w.t, "three leases are lost", func() bool {
+		until(w.t, "four leases are lost", func() bool {
 			lost := make(map[any]bool)
 			for _, record := range w.log.records(w.t, "a lease was lost") {
 				if record["end"] == "lost" {
 					lost[record["mechanism"]] = true
 				}
 			}
-			return len(lost) == 3
+			return len(lost) == 4
 		})
 		_ = attempt.Abandon(ctx)
+		_ = task.Done(ctx)
 	})
 }
 

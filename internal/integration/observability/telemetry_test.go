@@ -24,6 +24,8 @@ func TestTelemetry(t *testing.T) {
 	driveElection(w, store, broken)
 	driveSemaphore(w, store, broken)
 	driveGuard(w, store, broken, known)
+	driveDelay(w, store)
+	driveDelayFaults(w, broken)
 	driveHTTP(w, store, broken)
 	driveRPC(w, store, broken)
 	driveBypasses(w, store, broken)
