@@ -65,7 +65,9 @@ func driveDelay(w *world, st store.Store) {
 func driveDamagedTask(w *world, st store.Delays, q *delay.Queue) {
 	ctx, stop := context.WithCancel(w.t.Context())
 	ended := make(chan error)
-	go func() { ended <- q.Run(ctx, 1, func(context.Context, *delay.Task) error { return errors.New("it ran") }) }()
+	go func() {
+		ended <- q.Run(ctx, 1, func(context.Context, *delay.Task) error { return errors.New("it ran") })
+	}()
 	_ = must(st.PutTask(ctx, store.PutTaskRequest{Queue: q.Name(), Key: secretKey + " that is damaged", ID: "xxxxxxxxxxxxxxxxxxxxxx", Payload: []byte("2")}))
 	until(w.t, "a damaged task is buried", func() bool { return must(q.Count(ctx)).Buried == 1 })
 	stop()
