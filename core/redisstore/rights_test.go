@@ -234,6 +234,11 @@ func commands(t testing.TB, server *redistest.Server) map[string]bool {
 	return used
 }
 
+// aTask returns the put of a task that is due at once.
+func aTask(key string) store.PutTaskRequest {
+	return store.PutTaskRequest{Queue: "tasks", Key: key, ID: newOp(key).id, Payload: []byte("payload")}
+}
+
 // operations are what users call, by name.
 var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 	"decision": func(t testing.TB, s *redisstore.Store) error {
@@ -308,6 +313,46 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 		_, err := s.CountDownLatch(ctx(), store.LatchRequest{Name: "l", Count: 2, TTL: time.Minute}, "p")
 		return err
 	},
+	"task": func(_ testing.TB, s *redisstore.Store) error {
+		_, err := s.PutTask(ctx(), aTask("k"))
+		if err != nil {
+			return err
+		}
+		taken, err := s.TakeTasks(ctx(), store.TakeTasksRequest{Queue: "tasks", Owner: newOp("owner").id, Max: 1, Lease: time.Minute})
+		if err != nil {
+			return err
+		}
+		var refs []store.TaskRef
+		var ends []store.SettleTaskRequest
+		for _, task := range taken.Tasks {
+			ref := store.TaskRef{Queue: "tasks", Key: task.Key, ID: task.ID, Owner: newOp("owner").id, Lease: time.Minute}
+			refs, ends = append(refs, ref), append(ends, store.SettleTaskRequest{TaskRef: ref})
+		}
+		_, err = s.RenewTasks(ctx(), refs)
+		if err == nil {
+			_, err = s.SettleTasks(ctx(), ends)
+		}
+		if err == nil {
+			_, err = s.CancelTask(ctx(), store.CancelTaskRequest{Queue: "tasks", Key: "k", ID: newOp("cancel").id})
+		}
+		if err == nil {
+			_, err = s.CountTasks(ctx(), "tasks")
+		}
+		return err
+	},
+	"inspect task": func(_ testing.TB, s *redisstore.Store) error {
+		_, err := s.PutTask(ctx(), aTask("inspected"))
+		if err == nil {
+			_, _, err = s.InspectTask(ctx(), "tasks", "inspected")
+		}
+		return err
+	},
+	"list tasks": func(_ testing.TB, s *redisstore.Store) error {
+		for _, err := range s.ListTasks(ctx(), "an empty queue", false) {
+			return err
+		}
+		return nil
+	},
 	"check":  func(_ testing.TB, s *redisstore.Store) error { _, err := s.Check(ctx()); return err },
 	"ping":   func(_ testing.TB, s *redisstore.Store) error { return s.Ping(ctx()) },
 	"uptime": func(_ testing.TB, s *redisstore.Store) error { _, err := s.Uptime(ctx()); return err },
@@ -321,7 +366,9 @@ type missing struct {
 }
 
 // onlyScripts are the operations that are scripts.
-var onlyScripts = []string{"decision", "many decisions", "lock", "permits", "queue", "operation", "latch"}
+var onlyScripts = []string{
+	"decision", "many decisions", "lock", "permits", "queue", "operation", "latch", "task", "inspect task", "list tasks",
+}
 
 var missingOnServer = map[string]missing{
 	"~lk:*":    {fails: onlyScripts},
@@ -343,11 +390,13 @@ var missingOnServer = map[string]missing{
 			t.Error("no script was sent as text")
 		}
 	}},
-	"+info": {fails: []string{"uptime"}, logged: "cannot read maxmemory-policy"},
-	"+ping": {fails: []string{"ping"}},
-	"+role": {},
-	"+scan": {fails: []string{"list"}},
-	"+mget": {},
+	"+info":    {fails: []string{"uptime"}, logged: "cannot read maxmemory-policy"},
+	"+ping":    {fails: []string{"ping"}},
+	"+role":    {},
+	"+scan":    {fails: []string{"list"}},
+	"+mget":    {},
+	"+hscan":   {fails: []string{"list tasks"}},
+	"+hstrlen": {fails: []string{"inspect task"}},
 	"+wait": {check: func(t *testing.T, server *redistest.Server, _ *redisstore.Store) {
 		acked := newStore(t, asLockkeeper(t, server), redisstore.WithReplicaAcks(1, time.Millisecond))
 		_, err := newClaim("acked", "holder").acquire(acked)
@@ -374,7 +423,8 @@ func wantPassedOver(t *testing.T, server *redistest.Server, s *redisstore.Store)
 	next.ends(t, s, true)
 }
 
-// wantPolling checks that waiters are granted a lock, and see a latch open, in time without pushes.
+// wantPolling checks that waiters are granted a lock, see a latch open, and find a task, in time
+// without pushes.
 func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	t.Helper()
 	latch := store.LatchRequest{Name: "polled", Count: 1, TTL: time.Minute}
@@ -390,6 +440,16 @@ func wantPolling(t *testing.T, _ *redistest.Server, s *redisstore.Store) {
 	}
 	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("a latch was seen to be open after %v", took)
+	}
+	found := make(chan error, 1)
+	go func() { found <- s.AwaitTasks(ctx(), aTask("").Queue, -1) }()
+	began = time.Now()
+	_, err = s.PutTask(ctx(), aTask("polled"))
+	if err := errors.Join(err, <-found); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("a task was found after %v", took)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -47,16 +46,16 @@ func newShop(st store.Store, db orderDB, mail mailProvider, payIn time.Duration)
 	return &shop{unpaid, effects, db, mail, payIn}, nil
 }
 
-// orderDB is what the code needs of your database. Each method is one statement, or one transaction.
+// orderDB is what the code needs of your database. Each method is one statement or one transaction.
 type orderDB interface {
 	// insertOrder inserts an order whose status is "unpaid", and takes its stock.
 	insertOrder(ctx context.Context, order string) error
 	// setPaid is UPDATE orders SET status = 'paid' WHERE id = $1 AND status = 'unpaid'. It reports
 	// whether the order is paid.
 	setPaid(ctx context.Context, order string) (bool, error)
-	// setCancelled is UPDATE orders SET status = 'cancelled' WHERE id = $1 AND status = 'unpaid', and
-	// gives the stock back if that has changed a row. It reports whether the order is cancelled, also
-	// if it was before.
+	// setCancelled is UPDATE orders SET status = 'cancelled' WHERE id = $1 AND status = 'unpaid',
+	// and gives the stock back if that has changed a row. It reports whether the order is
+	// cancelled, also if it was before.
 	setCancelled(ctx context.Context, order string) (bool, error)
 }
 
@@ -114,12 +113,12 @@ func (s *shop) work(ctx context.Context) error {
 }
 
 // reviveBuried runs buried tasks again whose cause is mended.
-func reviveBuried(ctx context.Context, out io.Writer, q *delay.Queue, mended func(delay.State) bool) error {
+func reviveBuried(ctx context.Context, q *delay.Queue, mended func(delay.State) bool) error {
 	for task, err := range q.Buried(ctx) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s, after %d attempts: %s; it is removed in %v\n", task.Key, task.Attempt, task.Reason, task.Expires)
+		fmt.Printf("%s, after %d attempts: %s; it is removed in %v\n", task.Key, task.Attempt, task.Reason, task.Expires)
 		if !mended(task) {
 			continue
 		}
@@ -301,7 +300,7 @@ func TestOrdersThatAreNotPaid(t *testing.T) {
 func TestEffectOfATaskHappensOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := storetest.NewFaulty(memstore.New())
-		defer st.Close()
+		defer func() { _ = st.Close() }()
 		db, mail := &orders{status: make(map[string]string)}, &mails{keys: make(map[string]string)}
 		s := must(newShop(st, db, mail, time.Minute))
 		if err := s.place(t.Context(), "order/1"); err != nil {
@@ -318,14 +317,16 @@ func TestEffectOfATaskHappensOnce(t *testing.T) {
 		st.Mend(storetest.Any)
 		time.Sleep(time.Hour)
 		stop()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		if _, err := s.unpaid.Inspect(t.Context(), "order/1"); !errors.Is(err, delay.ErrNoTask) || mail.calls != 1 || db.status["order/1"] != "cancelled" {
 			t.Errorf("%v, %d mails, the order is %s", err, mail.calls, db.status["order/1"])
 		}
 	})
 }
 
-// A task that fails ten times is buried, seen in the metrics, and runs again when an operator says so.
+// A task that fails ten times is buried, seen in the metrics, and runs again once it is revived.
 func TestBuriedTasksAreRevived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()
@@ -349,7 +350,7 @@ func TestBuriedTasksAreRevived(t *testing.T) {
 			t.Errorf("%d tasks are buried", n)
 		}
 		db.fail(nil)
-		if err := reviveBuried(ctx, io.Discard, s.unpaid, func(t delay.State) bool { return t.Reason == "no such column" }); err != nil {
+		if err := reviveBuried(ctx, s.unpaid, func(t delay.State) bool { return t.Reason == "no such column" }); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -357,7 +358,9 @@ func TestBuriedTasksAreRevived(t *testing.T) {
 			t.Errorf("%d tasks are buried, the order is %s, %d mails", n, db.status["order/1"], mail.calls)
 		}
 		stop()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 

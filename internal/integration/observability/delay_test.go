@@ -28,7 +28,8 @@ func (s tapped) TakeTasks(ctx context.Context, req store.TakeTasksRequest) (stor
 	return s.Store.TakeTasks(ctx, req)
 }
 
-// driveDelay makes puts and cancels have every outcome, and attempts end in every way that needs no fault.
+// driveDelay makes puts and cancels have every outcome, and attempts end in every way that needs no
+// fault.
 func driveDelay(w *world, st store.Store) {
 	q := w.queue(st)
 	put := func(key string, after time.Duration, opts ...delay.PutOption) {
