@@ -23,6 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // shop has orders that are cancelled if they are not paid in time.
@@ -292,7 +293,7 @@ func TestOrdersThatAreNotPaid(t *testing.T) {
 		defer func() { _ = client.Close() }()
 		st := must(redisstore.New(client, redisstore.WithTimeout(3*time.Second)))
 		defer st.Close()
-		test(t, st, time.Second)
+		test(t, st, testpace.Scale(time.Second))
 	})
 }
 
