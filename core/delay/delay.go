@@ -167,8 +167,8 @@ func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 //   - [ErrInvalidKey], [ErrInvalidPayload] or [ErrInvalidDelay]: nothing was sent;
 //   - [ErrFull] if the queue has its maximum of tasks ([WithMaxTasks]) and the key has none;
 //   - [ErrClosed], or the context's; or
-//   - one that matches store.ErrUnavailable. If it matches store.ErrUnconfirmed too, the task may
-//     have been put.
+//   - one that matches store.ErrUnavailable, such as store.ErrFull of a store without room. If it
+//     matches store.ErrUnconfirmed too, the task may have been put.
 func (q *Queue) Put(ctx context.Context, key string, payload []byte, after time.Duration, opts ...PutOption) (Put, error) {
 	return q.PutBy(ctx, key, payload, after, func(ctx context.Context, st store.Delays, req store.PutTaskRequest) (store.PutTaskReply, error) {
 		return again(ctx, func() (store.PutTaskReply, error) { return st.PutTask(ctx, req) })
@@ -187,7 +187,11 @@ func (q *Queue) PutBy(
 		Queue: q.name, Key: key, ID: newID(), Payload: packed(ctx, payload), After: after, Keep: c.keep, MaxTasks: q.config.maxTasks,
 	}
 	put, err := q.put(ctx, len(payload), &req, step)
-	q.telemetry.Put(ctx, string(put.Outcome), err)
+	if errors.Is(err, ErrFull) {
+		q.telemetry.Put(ctx, "full", nil)
+	} else {
+		q.telemetry.Put(ctx, string(put.Outcome), err)
+	}
 	return put, err
 }
 

@@ -49,8 +49,8 @@ type againError struct{ after time.Duration }
 func (e *againError) Error() string { return "delay: the task is to run again in " + e.after.String() }
 
 // Again returns an error with which the function of [Queue.Run] makes its task due again after a
-// time: it is not a failure, so that the attempt does not count, and no back-off applies. A time below zero counts as zero,
-// and one above 366 days as that.
+// time: it is not a failure, so that the attempt does not count, and no back-off applies. A time
+// below zero counts as zero, and one above 366 days as that.
 func Again(after time.Duration) error { return &againError{min(max(after, 0), store.MaxTaskDelay)} }
 
 // buryError is the error of [Bury].

@@ -83,8 +83,8 @@ func (q *Queue) list(ctx context.Context, buried bool) iter.Seq2[State, error] {
 	}
 }
 
-// Revive makes the buried task of a key due, with all its attempts before it. It reports whether
-// there was one, and no other task of the key.
+// Revive makes the buried task of a key due, with all its attempts before it. It reports whether it
+// has: not if the key has another task. Errors are those of Inspect.
 func (q *Queue) Revive(ctx context.Context, key string) (bool, error) {
 	state, err := q.Inspect(ctx, key)
 	if err != nil {

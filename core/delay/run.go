@@ -30,8 +30,8 @@ import (
 // A panic of fn is such an error; when the other calls have returned, Run panics with its value and
 // stack.
 //
-// While the store does not reply, Run tries again, with pauses of up to 2 s. It returns an error
-// that says otherwise at once.
+// While the store does not reply, or refuses the calls (store.ErrUnavailable), Run tries again, with
+// pauses of up to 2 s, and logs it. It returns other errors of the store.
 func (q *Queue) Run(ctx context.Context, n int, fn func(ctx context.Context, t *Task) error) error {
 	if n < 1 || fn == nil {
 		return fmt.Errorf("delay: Run: %d calls at a time of a function (nil: %t)", n, fn == nil)
@@ -203,6 +203,10 @@ func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	reply, err := q.store.TakeTasks(ctx, store.TakeTasksRequest{
 		Queue: q.name, Owner: owner, Max: n, Lease: q.config.lease, Holder: q.config.holder,
 	})
+	if over := t.over(ctx); over != nil {
+		t.giveBack(ctx, owner, &reply)
+		return nil, over
+	}
 	if err = t.failed(ctx, err); err != nil || t.down {
 		return nil, err
 	}
@@ -226,22 +230,33 @@ func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	return tasks, nil
 }
 
-// wait waits until a task may be due.
+// giveBack gives the tasks of a take back that has come too late.
+func (t *taker) giveBack(ctx context.Context, owner string, reply *store.TakeTasksReply) {
+	for _, taken := range reply.Tasks {
+		task := t.queue.begin(ctx, reply.Sent, taken, owner)
+		_ = task.settle(ctx, store.SettleTaskRequest{How: store.TaskAgain, Uncounted: true})
+	}
+}
+
+// wait waits until a task may be due, or the queue is closed.
 func (t *taker) wait(ctx context.Context) error {
+	waiting, end := context.WithCancel(ctx)
+	defer end()
+	defer context.AfterFunc(t.queue.closing, end)()
 	if t.down {
-		backoff.Sleep(ctx, t.pause.Next())
+		backoff.Sleep(waiting, t.pause.Next())
 		return t.over(ctx)
 	}
 	next, idle := t.reply.Next, t.reply.Idle
 	if next == 0 {
 		return nil
 	}
-	err := t.queue.store.AwaitTasks(ctx, t.queue.name, next)
+	err := t.queue.store.AwaitTasks(waiting, t.queue.name, next)
 	if err = t.failed(ctx, err); err != nil {
 		return err
 	}
 	if next > 0 && idle > 0 && time.Since(t.reply.Sent) >= next { // by the clock, as others
-		backoff.Sleep(ctx, rand.N(min(time.Duration(idle)*spreadEach, spreadMost))) //nolint:gosec // spreads takes; no secret
+		backoff.Sleep(waiting, rand.N(min(time.Duration(idle)*spreadEach, spreadMost))) //nolint:gosec // spreads takes; no secret
 	}
 	return nil
 }

@@ -360,6 +360,39 @@ func TestCloseGivesUp(t *testing.T) {
 	})
 }
 
+// Close ends calls that wait for tasks.
+func TestCloseEndsWaitingCalls(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		stop := f.run(f.queue, 1, func(context.Context, *delay.Task) error { return nil })
+		took := make(chan error)
+		go func() {
+			_, err := f.queue.Take(context.Background())
+			took <- err
+		}()
+		synctest.Wait()
+		f.want(f.queue.Close(), nil)
+		f.want(<-took, delay.ErrClosed)
+		f.want(stop(), delay.ErrClosed)
+	})
+}
+
+// Tasks that a take brings when the context has ended are given back.
+func TestLateTake(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.put("k", 0, delay.Created)
+		ctx, cancel := context.WithCancel(f.Context())
+		f.store.Hook(nil, storetest.On(storetest.TakeTasks, func() error {
+			cancel()
+			return nil
+		}))
+		f.want(f.queue.Run(ctx, 1, func(context.Context, *delay.Task) error { return errFailed }), context.Canceled)
+		f.store.Hook(nil, nil)
+		if state := f.state("k", "waiting"); state.Attempt != 0 || state.Due > 0 {
+			f.Errorf("%+v", state)
+		}
+	})
+}
+
 // A panic counts as a failed attempt, and Run panics when the other calls have returned.
 func TestPanic(t *testing.T) {
 	inBubble(t, func(f fixture) {

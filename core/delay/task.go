@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +123,7 @@ func (t *Task) Bury(ctx context.Context, reason string) error {
 }
 
 func (t *Task) burial(reason string) store.SettleTaskRequest {
-	return store.SettleTaskRequest{How: store.TaskBuried, After: t.queue.config.buriedFor, Reason: reason[:min(len(reason), store.MaxReason)]}
+	return store.SettleTaskRequest{How: store.TaskBuried, After: t.queue.config.buriedFor, Reason: strings.ToValidUTF8(reason[:min(len(reason), store.MaxReason)], "")}
 }
 
 // SettleBy is Done by a step of the caller's, such as a statement in the transaction of the task's

@@ -34,6 +34,7 @@ type task struct {
 	// Of the attempts.
 	running   bool
 	tried     bool   // an owner has had it
+	lost      bool   // the lease of its last owner has ended
 	cancelled bool   // no further attempt begins
 	owner     string // of the attempt that runs, or that ended by TaskAgain
 	holder    string
@@ -100,7 +101,7 @@ func (q *taskQueue) find(key string, now int64) *task {
 // end ends the lease of a task that runs: it waits. It returns true if the task was cancelled, and is
 // removed.
 func (q *taskQueue) end(t *task, now int64) (removed bool) {
-	t.running, t.owner, t.holder = false, "", ""
+	t.running, t.lost, t.owner, t.holder = false, true, "", ""
 	switch {
 	case t.follows != nil:
 		q.follow(t, now)
@@ -118,7 +119,8 @@ func (q *taskQueue) follow(t *task, now int64) {
 	q.free(t.payload)
 	t.waitingTask, t.follows = next, nil
 	t.due = max(t.due, min(t.at, now))
-	t.at, t.attempt, t.tried, t.cancelled, t.running, t.owner, t.holder = t.due, 0, false, false, false, "", ""
+	t.at, t.attempt, t.owner, t.holder = t.due, 0, "", ""
+	t.tried, t.lost, t.cancelled, t.running = false, false, false, false
 	q.schedule(t)
 }
 
@@ -200,7 +202,9 @@ func (q *taskQueue) add(t *task, req *store.PutTaskRequest, now int64) store.Put
 	default:
 		put.outcome = store.TaskMoved
 		t.follows = &put
+		lost := t.lost
 		q.follow(t, now)
+		t.tried = lost // its owner may not know yet
 	}
 	return put.outcome
 }
@@ -266,7 +270,7 @@ func (q *taskQueue) take(req *store.TakeTasksRequest, fences *fences, now int64,
 			}
 		}
 		late := now - t.at
-		t.running, t.tried = true, true
+		t.running, t.tried, t.lost = true, true, false
 		t.owner, t.holder = req.Owner, req.Holder
 		t.attempt = min(t.attempt+1, store.MaxTaskAttempts)
 		t.fence, _ = fences.mint(1, now)
@@ -372,7 +376,7 @@ func (q *taskQueue) revive(ref *store.TaskRef, now int64) bool {
 	}
 	t := &task{
 		key: strings.Clone(ref.Key), waitingTask: waitingTask{b.Value.id, b.Value.payload, now, store.TaskCreated},
-		at: now, fence: b.Value.fence, index: -1,
+		at: now, fence: b.Value.fence, tried: true, index: -1,
 	}
 	q.use(t.payload)
 	q.buried.Remove(ref.Key)

@@ -443,10 +443,20 @@ func endedTask(t *testing.T, h Harness[store.Delays]) {
 	h.Advance(pastLease)
 	q.cancels(newOwner(), "lease", store.TaskEnded)
 
-	q.take(q.due("followed"), shortLease)
-	if reply, err := q.store.PutTask(background(), q.request("followed", time.Hour)); err == nil && reply.Outcome == store.TaskFollows {
+	// The owner may not know that its lease has ended.
+	for _, key := range []string{"followed", "followed and taken", "moved"} {
+		q.take(q.due(key), shortLease)
+		if key == "moved" {
+			h.Advance(pastLease)
+		}
+		if _, err := q.store.PutTask(background(), q.request(key, time.Hour)); err != nil {
+			t.Fatal(err)
+		}
 		h.Advance(pastLease)
-		q.cancels(newOwner(), "followed", store.TaskEnded) // the owner may not know that its lease has ended
+		if key == "followed and taken" {
+			q.nothing()
+		}
+		q.cancels(newOwner(), key, store.TaskEnded)
 	}
 
 	q.take(q.due("buried"), longLease).settles(store.TaskBuried, time.Hour, true)
@@ -738,6 +748,11 @@ func buriedTasks(t *testing.T, h Harness[store.Delays]) {
 	if revived := q.take(req, longLease); revived.Attempt != 1 || revived.Fence <= task.Fence {
 		t.Errorf("revived as attempt %d, with fence %d after %d", revived.Attempt, revived.Fence, task.Fence)
 	}
+
+	ended := q.due("ended")
+	q.take(ended, longLease).settles(store.TaskBuried, time.Hour, true)
+	revives("ended", ended.ID, true)
+	q.cancels(newOwner(), "ended", store.TaskEnded) // an owner has had it
 
 	expired := q.due("expired")
 	q.take(expired, longLease).settles(store.TaskBuried, shortLease, true)

@@ -127,7 +127,7 @@ CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void 
 BEGIN
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running AND t.cancelled AND t.next_put IS NULL;
   UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)),
-    outcome = 'F', attempt = 0, running = false, tried = false, cancelled = false, owner = '', holder = '',
+    outcome = 'F', attempt = 0, running = false, tried = t.due <= at, cancelled = false, owner = '', holder = '',
     next_put = NULL, next_payload = NULL, next_due = NULL
     WHERE t.ctid = ANY (places) AND t.running AND t.next_put IS NOT NULL;
 END $$;
@@ -205,7 +205,7 @@ BEGIN
       RETURN;
     ELSE
       UPDATE lk.tasks SET put = of_put, payload = of_payload, due = t.at + after, outcome = 'M', attempt = 0,
-        running = false, tried = false, cancelled = false, owner = '', holder = ''
+        running = false, tried = t.running, cancelled = false, owner = '', holder = ''
         WHERE queue = of_queue AND key = of_key;
       outcome := 'M';
     END IF;
@@ -445,8 +445,8 @@ BEGIN
       PERFORM lk.confirm_1();
       RETURN;
     END IF;
-    INSERT INTO lk.tasks (queue, key, put, payload, due, outcome, fence)
-      SELECT b.queue, b.key, b.put, b.payload, t.at, 'C', b.fence FROM lk.buried_tasks b
+    INSERT INTO lk.tasks (queue, key, put, payload, due, outcome, fence, tried)
+      SELECT b.queue, b.key, b.put, b.payload, t.at, 'C', b.fence, true FROM lk.buried_tasks b
       WHERE b.queue = of_queue AND b.key = of_key AND b.put = of_put AND b.expires > t.at
       ON CONFLICT (queue, key) DO NOTHING;
     revived := FOUND;

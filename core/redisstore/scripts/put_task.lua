@@ -43,10 +43,11 @@ else
   redis.call('HSET', P, 'l' .. key, ARGV[3])
   if t then
     outcome = 1
+    t.tried = t.lost and '1' or '0' -- an owner whose lease has ended may not know it yet
   else
-    t = {key = key, fence = 0, was = false}
+    t = {key = key, fence = 0, was = false, tried = '0'}
   end
-  t.running, t.tried, t.cancelled, t.outcome, t.id, t.owner = false, '0', '0', tostring(outcome), id, NO_OWNER
+  t.running, t.cancelled, t.outcome, t.id, t.owner = false, '0', tostring(outcome), id, NO_OWNER
   t.attempt, t.at, t.holder = 0, now + delay, ''
 end
 save(t)

@@ -18,7 +18,7 @@ if not b or string.sub(b, 2, 23) ~= id then
 end
 redis.call('HSET', P, 'l' .. key, redis.call('HGET', P, 'b' .. key) or '')
 unearth(key)
-save({key = key, running = false, was = false, tried = '0', cancelled = '0', outcome = '0', id = id, owner = NO_OWNER, attempt = 0,
+save({key = key, running = false, was = false, tried = '1', cancelled = '0', outcome = '0', id = id, owner = NO_OWNER, attempt = 0,
   fence = tonumber(string.sub(b, 34, 49)) or 0, holder = '', at = now})
 close()
 return 1

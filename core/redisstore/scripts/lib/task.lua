@@ -154,7 +154,7 @@ local function find(key)
       drop(t)
       return nil
     else
-      t.running, t.owner, t.holder = false, NO_OWNER, ''
+      t.running, t.lost, t.owner, t.holder = false, true, NO_OWNER, ''
     end
   end
   return t
