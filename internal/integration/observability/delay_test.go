@@ -59,6 +59,12 @@ func driveDelay(w *world, st store.Store) {
 	}
 	ok(w.t, take().Done(w.t.Context()))
 	_, _ = q.Put(w.t.Context(), "", nil, 0) // an error without a name
+	full := w.queue(st, delay.WithMaxTasks(1))
+	_ = must(full.Put(w.t.Context(), secretKey+" that fills it", nil, time.Hour))
+	if _, err := full.Put(w.t.Context(), secretKey, nil, 0); !errors.Is(err, delay.ErrFull) {
+		w.t.Error(err)
+	}
+	_ = must(full.Cancel(w.t.Context(), secretKey+" that fills it"))
 	driveDamagedTask(w, st, q)
 }
 
