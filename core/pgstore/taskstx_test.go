@@ -26,14 +26,12 @@ func awaitsTasks(t *testing.T, s *Store) <-chan error {
 // put. A rollback wakes nobody, and the task is never taken.
 func TestPutTaskIn(t *testing.T) {
 	t.Parallel()
-	s := newShop(t)
-	one, other := s.store, openTestStore(t, s.pool.Config().ConnString())
-	for name, put := range map[string]func(req store.PutTaskRequest, commit bool, meanwhile func()){
-		"pgx": func(req store.PutTaskRequest, commit bool, meanwhile func()) {
+	for name, put := range map[string]func(s *shop, req store.PutTaskRequest, commit bool, meanwhile func()){
+		"pgx": func(s *shop, req store.PutTaskRequest, commit bool, meanwhile func()) {
 			tx, err := s.pool.Begin(t.Context())
 			must(t, err)
-			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), tx, req))
-			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), tx, req)) // a repeat
+			wantOutcome(t, store.TaskCreated)(s.store.putTaskIn(t.Context(), tx, req))
+			wantOutcome(t, store.TaskCreated)(s.store.putTaskIn(t.Context(), tx, req)) // a repeat
 			meanwhile()
 			end := tx.Rollback
 			if commit {
@@ -41,10 +39,10 @@ func TestPutTaskIn(t *testing.T) {
 			}
 			must(t, end(t.Context()))
 		},
-		"database/sql": func(req store.PutTaskRequest, commit bool, meanwhile func()) {
+		"database/sql": func(s *shop, req store.PutTaskRequest, commit bool, meanwhile func()) {
 			tx, err := s.db.BeginTx(t.Context(), nil)
 			must(t, err)
-			wantOutcome(t, store.TaskCreated)(one.putTaskIn(t.Context(), SQLTx(tx), req))
+			wantOutcome(t, store.TaskCreated)(s.store.putTaskIn(t.Context(), SQLTx(tx), req))
 			meanwhile()
 			end := tx.Rollback
 			if commit {
@@ -54,8 +52,10 @@ func TestPutTaskIn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s := newShop(t) // a late push of another test would end a wait
+			one, other := s.store, openTestStore(t, s.pool.Config().ConnString())
 			var woken <-chan error
-			put(putOf("undone", 0), false, func() { woken = awaitsTasks(t, other) })
+			put(s, putOf("undone", 0), false, func() { woken = awaitsTasks(t, other) })
 			if n := query[int](t, one, "SELECT count(*) FROM lk.task_waiters") +
 				2*query[int](t, one, "SELECT count(*) FROM lk.tasks"); n != 1 {
 				t.Errorf("a rollback has left %d rows: the inbox is not registered, or there is a task", n)
@@ -63,12 +63,12 @@ func TestPutTaskIn(t *testing.T) {
 			takesTasks(t, other, 0)
 			select {
 			case err := <-woken:
-				t.Errorf("a rollback woke a process: %v", err)
+				t.Fatalf("a rollback woke a process: %v", err)
 			default:
 			}
 			inTime(t, "the wait for a commit", time.Second, func() time.Duration {
 				var began time.Time
-				put(putOf(rand.Text(), 0), true, func() {
+				put(s, putOf(rand.Text(), 0), true, func() {
 					takesTasks(t, other, 0)
 					began = time.Now()
 				})
