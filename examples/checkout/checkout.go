@@ -32,6 +32,7 @@ type shop struct {
 	provider *provider
 	orders   notebook
 	shelf    shelf
+	unpaid   unpaidOrders
 }
 
 // request is what a customer sends.
@@ -43,7 +44,7 @@ type request struct {
 // order is what a customer is answered.
 type order struct {
 	ID          string `json:"order_id"`
-	ChargeID    string `json:"charge_id"`
+	ChargeID    string `json:"charge_id,omitempty"` // none before the payment
 	SKU         string `json:"sku"`
 	Quantity    int64  `json:"quantity"`
 	AmountCents int64  `json:"amount_cents"`
@@ -52,14 +53,8 @@ type order struct {
 // checkout charges the customer and places the order. It may assume that it runs once for each
 // purchase; the idempotency middleware ensures that.
 func (s *shop) checkout(c *gin.Context) {
-	req, err := readRequest(c.Request.Body)
-	if err != nil {
-		problem(c, http.StatusBadRequest, `The body must be {"sku": "tea", "quantity": 1}, and the quantity 1 to 100.`)
-		return
-	}
-	price, ok := prices[req.SKU]
+	req, price, ok := readOrder(c)
 	if !ok {
-		problem(c, http.StatusNotFound, "There is no such article.")
 		return
 	}
 
@@ -76,16 +71,8 @@ func (s *shop) checkout(c *gin.Context) {
 	charged, err := s.provider.charge(ctx, operation, charge{
 		Customer: c.GetString("user"), SKU: req.SKU, Quantity: req.Quantity, AmountCents: price * req.Quantity,
 	})
-	switch {
-	case errors.Is(err, errDeclined): // a final answer: repeats get the same one
-		problem(c, http.StatusPaymentRequired, "The payment was declined. Nothing was charged.")
-		return
-	case errors.Is(err, errProviderFailed): // before it charged anything: a repeat tries again
-		_ = attempt.Abandon(ctx)
-		problem(c, http.StatusBadGateway, "The payment provider failed. Try again with the same key.")
-		return
-	case err != nil:
-		unknown(c, attempt)
+	if err != nil {
+		chargeFailed(c, attempt, err)
 		return
 	}
 	if req.SKU == "crash" && attempt.Number() == 1 {
@@ -114,14 +101,36 @@ func (s *shop) checkout(c *gin.Context) {
 
 // order shows an order to its owner. Everybody else gets 404.
 func (s *shop) order(c *gin.Context) {
-	text, found, err := s.orders.read(c.Request.Context(), orderName(c.GetString("user"), c.Param("id")))
+	ctx, id := c.Request.Context(), c.Param("id")
+	text, found, err := s.orders.read(ctx, orderName(c.GetString("user"), id))
+	var o placed
+	if err == nil && !found {
+		if o, found, err = s.unpaid.book.find(ctx, owner(c), id); err == nil && o.Status == unpaid {
+			o.Left, err = s.unpaid.left(ctx, id)
+		}
+	}
 	switch {
 	case err != nil:
 		unavailable(c)
 	case !found:
 		problem(c, http.StatusNotFound, "You have no such order.")
+	case text == "":
+		c.JSON(http.StatusOK, o)
 	default:
 		c.Data(http.StatusOK, "application/json; charset=utf-8", []byte(text))
+	}
+}
+
+// chargeFailed ends an attempt whose charge has returned an error.
+func chargeFailed(c *gin.Context, attempt *guard.Attempt, err error) {
+	switch {
+	case errors.Is(err, errDeclined): // a final answer: repeats get the same one
+		problem(c, http.StatusPaymentRequired, "The payment was declined. Nothing was charged.")
+	case errors.Is(err, errProviderFailed): // before it charged anything: a repeat tries again
+		_ = attempt.Abandon(c.Request.Context())
+		problem(c, http.StatusBadGateway, "The payment provider failed. Try again with the same key.")
+	default:
+		unknown(c, attempt)
 	}
 }
 
@@ -155,6 +164,19 @@ type completer interface {
 // orderName includes the owner, so that another user's order does not exist under the caller's
 // name. The quotes keep different pairs apart, and bytes out that a database may refuse in a text.
 func orderName(user, id string) string { return fmt.Sprintf("order:%q:%q", user, id) }
+
+// readOrder reads an order and its article's price, or answers what is wrong with it.
+func readOrder(c *gin.Context) (req request, price int64, ok bool) {
+	req, err := readRequest(c.Request.Body)
+	if err != nil {
+		problem(c, http.StatusBadRequest, `The body must be {"sku": "tea", "quantity": 1}, and the quantity 1 to 100.`)
+		return req, 0, false
+	}
+	if price, ok = prices[req.SKU]; !ok {
+		problem(c, http.StatusNotFound, "There is no such article.")
+	}
+	return req, price, ok
+}
 
 func readRequest(body io.Reader) (request, error) {
 	var req request

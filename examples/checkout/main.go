@@ -17,6 +17,9 @@
 // user needs the right to create schemas. An order and the record of its payment are then one
 // transaction: an instance that is killed leaves both or neither.
 //
+// An order may also be placed without a payment. It takes its stock, and a timer cancels it and gives
+// the stock back if it is not paid within the time of -unpaid, whichever instances are alive then.
+//
 // GET /metrics returns the metrics of an instance in Prometheus format; with -otel, traces and
 // metrics are also exported.
 package main
@@ -39,6 +42,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -70,6 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&c.lease, "lease", 30*time.Second, "how `long` the payments, locks and places of an instance are kept after it dies")
 	flags.DurationVar(&c.wait, "wait", 0, "how `long` a payment waits for the answer to another one with its key before it is refused")
 	flags.DurationVar(&c.timeout, "timeout", 0, "how `long` a call of the store may take: 250ms with Redis and 1s with PostgreSQL if not set")
+	flags.DurationVar(&c.unpaid, "unpaid", 15*time.Minute, "how `long` an order that was placed without a payment waits for it, before it is cancelled: 1s to 24h")
 	admin := flags.Bool("admin", false,
 		"refuse payments of unknown outcome until an operator has resolved them, on the page; prints the operator's token")
 	flags.BoolVar(&c.reconcile, "reconcile", false, "ask the payment provider what became of them")
@@ -116,7 +121,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
 
-	handler, err := newHandler(state, telemetry.metrics, c)
+	handler, timers, err := newHandler(state, telemetry.metrics, c)
 	if err != nil {
 		return err
 	}
@@ -127,6 +132,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
+	go timers()
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
 	if c.token != "" {
 		_, _ = fmt.Fprintln(stdout, "operator's token:", c.token)
@@ -152,6 +158,7 @@ type state struct {
 	ledger notebook // the provider's
 	orders notebook
 	shelf  shelf
+	book   func(timers *delay.Queue) orderBook
 	close  func() error
 }
 
@@ -162,8 +169,9 @@ func openState(ctx context.Context, redisURL, dsn string, timeout time.Duration,
 	case redisURL != "":
 		return openRedis(ctx, redisURL, timeout, stderr)
 	}
-	st, notes := memstore.New(), newMemoryNotebook()
-	return state{"memory", st, notes, notes, newMemoryShelf(), st.Close}, nil
+	st, notes, shelf := memstore.New(), newMemoryNotebook(), newMemoryShelf()
+	book := func(timers *delay.Queue) orderBook { return apartBook{newMemoryOrders(shelf), timers} }
+	return state{"memory", st, notes, notes, shelf, book, st.Close}, nil
 }
 
 func openRedis(ctx context.Context, redisURL string, timeout time.Duration, stderr io.Writer) (state, error) {
@@ -196,7 +204,8 @@ func openRedis(ctx context.Context, redisURL string, timeout time.Duration, stde
 		_, _ = fmt.Fprintf(stderr, "checkout: redis at %s does not reply yet: %v\n", options.Addr, err)
 	}
 	notes := redisNotebook{client}
-	return state{"redis", st, notes, notes, shelf, func() error {
+	book := func(timers *delay.Queue) orderBook { return apartBook{redisOrders{client}, timers} }
+	return state{"redis", st, notes, notes, shelf, book, func() error {
 		return errors.Join(st.Close(), client.Close()) // the client is ours, not the store's
 	}}, nil
 }

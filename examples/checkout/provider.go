@@ -17,6 +17,8 @@ var (
 	errDeclined = errors.New("payment declined")
 	// errProviderFailed means that the provider failed before it charged anything.
 	errProviderFailed = errors.New("payment provider failed")
+	// errWithdrawn means that the shop has withdrawn this charge.
+	errWithdrawn = errors.New("payment withdrawn")
 )
 
 // provider pretends to be a company that charges customers. As real ones do, it is given a key with
@@ -34,6 +36,7 @@ type charge struct {
 	SKU         string `json:"sku"`
 	Quantity    int64  `json:"quantity"`
 	AmountCents int64  `json:"amount_cents"`
+	Withdrawn   bool   `json:"withdrawn,omitempty"` // before it was made
 }
 
 // charge charges a customer, unless it has done so under this key. Either way it returns the charge
@@ -65,7 +68,25 @@ func (p *provider) charge(ctx context.Context, key string, c charge) (charge, er
 	if err := json.Unmarshal([]byte(noted), &c); err != nil {
 		return charge{}, err
 	}
+	if c.Withdrawn {
+		return charge{}, errors.Join(travel(ctx), errWithdrawn)
+	}
 	return c, travel(ctx)
+}
+
+// withdraw ends a charge: one that was made under the key is given back, and none is made from now
+// on. It may be repeated.
+func (p *provider) withdraw(ctx context.Context, key string) error {
+	noted, _, err := p.ledger.write(ctx, "charge:"+key, `{"withdrawn":true}`)
+	if err != nil {
+		return err
+	}
+	var c charge
+	if err := json.Unmarshal([]byte(noted), &c); err != nil || c.Withdrawn {
+		return err
+	}
+	_, _, err = p.ledger.write(ctx, "refund:"+key, noted)
+	return err
 }
 
 // find returns the charge that was made under a key.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
@@ -23,19 +24,21 @@ import (
 type config struct {
 	rate, burst          int64
 	lease, wait, timeout time.Duration
+	unpaid               time.Duration
 	token                string // of an operator, empty for none
 	reconcile            bool
 }
 
-// newHandler wires the shop: this is the part to copy.
-func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) {
+// newHandler wires the shop: this is the part to copy. timers does what is due, until the store is
+// shut down.
+func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timers func(), err error) {
 	st := of.store
 	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
-		return nil, fmt.Errorf("-rate, -burst: %w", err)
+		return nil, nil, fmt.Errorf("-rate, -burst: %w", err)
 	}
 	if c.wait != 0 && (c.wait < time.Millisecond || c.wait > time.Hour) {
-		return nil, fmt.Errorf("-wait: %v is neither 0 nor between 1ms and 1h", c.wait)
+		return nil, nil, fmt.Errorf("-wait: %v is neither 0 nor between 1ms and 1h", c.wait)
 	}
 	shop := &shop{provider: &provider{ledger: of.ledger}, orders: of.orders, shelf: of.shelf}
 	// An instance that dies in the middle of a payment leaves one of unknown outcome.
@@ -54,19 +57,23 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	}
 	orders, err := guard.New(st, "checkout", options...)
 	if err != nil {
-		return nil, fmt.Errorf("-lease: %w", err)
+		return nil, nil, fmt.Errorf("-lease: %w", err)
 	}
 	stock, err := lock.New(st, "stock", lock.WithTTL(c.lease))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	placing, err := shop.openUnpaid(of, stock, c)
+	if err != nil {
+		return nil, nil, err
 	}
 	places, err := semaphore.New(st, "reports", reportsAtOnce, semaphore.WithTTL(c.lease), semaphore.WithMaxWaiting(reportsWaiting))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	publicPlaces, err := semaphore.New(st, "public-reports", reportsAtOnce, semaphore.WithTTL(c.lease))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	counters := &counters{provider: shop.provider, admin: c.token != ""}
 	reports := newReports(shop.provider)
@@ -75,11 +82,11 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	r := gin.New()
 	r.Use(traced(), gin.Recovery())
 	if err := r.SetTrustedProxies(nil); err != nil { // gin's own ClientIP shall not be fooled either
-		return nil, err
+		return nil, nil, err
 	}
 	r.NoRoute(func(c *gin.Context) { problem(c, http.StatusNotFound, "There is no page at this address.") })
 	if err := servePage(r); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.GET("/metrics", gin.WrapH(metrics)) // a real shop does not expose this to customers
 	r.GET("/api/stats", counters.show)
@@ -93,8 +100,14 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	api := r.Group("/api", counters.count, limit, authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait)), shop.checkout)
 	api.GET("/orders/:id", shop.order)
+	// An order that is placed without a payment, and its payment: both may be run again, so that a
+	// repeat finds out what became of an attempt that died.
+	again := idempotency.New(placing, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait))
+	api.POST("/orders", again, shop.unpaid.place)
+	api.POST("/orders/:id/pay", again, shop.unpaid.pay)
+	r.GET("/api/orders", authenticate, shop.unpaid.list) // without a limit, as other states that the page shows
 	if err := addTrials(api, shop, orders, st, c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	// The stock of an article is changed by one request at a time, on all instances together, and
@@ -127,7 +140,28 @@ func newHandler(of state, metrics http.Handler, c config) (http.Handler, error) 
 	rush := r.Group("/api/report", limit, authenticate)
 	rush.POST("/rush", reports.rush("/api/report"))
 	rush.POST("/public/rush", reports.rush("/api/report/public"))
-	return r, nil
+	return r, shop.unpaid.run, nil
+}
+
+// openUnpaid adds orders that are placed without a payment, and their timers. It returns the guard
+// of requests for them.
+func (s *shop) openUnpaid(of state, stock *lock.Locker, c config) (placing *guard.Guard, err error) {
+	if err := checkWithin(c.unpaid); err != nil {
+		return nil, err
+	}
+	if placing, err = guard.New(of.store, "placing", guard.WithTTL(c.lease), guard.WithRerun()); err != nil {
+		return nil, err
+	}
+	cancels, err := guard.New(of.store, "cancels", guard.WithTTL(c.lease), guard.WithRerun())
+	if err != nil {
+		return nil, err
+	}
+	timers, err := delay.New(of.store, "unpaid", delay.WithLease(c.lease))
+	if err != nil {
+		return nil, err
+	}
+	s.unpaid = unpaidOrders{shop: s, book: of.book(timers), stock: stock, timers: timers, cancels: cancels, within: c.unpaid}
+	return placing, nil
 }
 
 // authenticate stands in for real authentication: it trusts the header X-User.
