@@ -93,6 +93,8 @@ func testPage(t *testing.T, l look, args ...string) {
 		t.Errorf("%d replays", n)
 	}
 	v.cars()
+	requests += v.later()
+	charges++
 
 	if v.Number(`Number(document.querySelector("#office").checkVisibility())`) != 0 {
 		t.Error("the page shows what is for operators")
@@ -113,6 +115,9 @@ func testPage(t *testing.T, l look, args ...string) {
 	v.View(l.String() + "-flood")
 
 	v.sales()
+	if got := v.counter("charges"); got != charges {
+		t.Errorf("%d charges, want %d", got, charges)
+	}
 	if got, want := v.counter("requests"), requests+100*floods+2*200; got != want {
 		t.Errorf("%d requests after a flood and two sales, want %d", got, want)
 	}
@@ -122,6 +127,80 @@ func testPage(t *testing.T, l look, args ...string) {
 	v.Fits()
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
+	}
+}
+
+// later places two orders, and pays the first of them. It returns the number of its requests.
+func (v visit) later() int {
+	v.Helper()
+	v.shelf(0)
+	for n := range 2 {
+		v.press("order")
+		v.summary("Placed: a tin is yours until its time is over.")
+		v.shelf(9 - n)
+		v.wantOrder(n+1, `\d+:\d\d left to pay`, true)
+	}
+	v.View(v.look.String() + "-ordered")
+	v.click("pay-1")
+	v.answered()
+	v.summary("Paid in time: the tin is yours.")
+	v.wantOrder(1, "paid", false)
+	v.wantOrder(2, `\d+:\d\d left to pay`, true)
+	v.shelf(8)
+	if v.Number(`Number(document.activeElement.id === "order")`) != 1 && v.look.scheme == "dark" {
+		v.Error("the focus was lost with the button")
+	}
+	v.Readable()
+	v.View(v.look.String() + "-paid")
+	return 3
+}
+
+// shelf waits until the page shows how many tins of coffee are left.
+func (v visit) shelf(left int) {
+	v.Helper()
+	thing := "tins"
+	if left == 1 {
+		thing = "tin"
+	}
+	v.Do("look at the shelf", chromedp.Poll[chromedp.Void](
+		fmt.Sprintf(`document.querySelector("#coffee").textContent === "%d %s of coffee on the shelf."`, left, thing)))
+}
+
+// wantOrder waits until the page shows an order in a state, which is a pattern, and checks whether it
+// can be paid.
+func (v visit) wantOrder(number int, state string, payable bool) {
+	v.Helper()
+	v.Do("look at the orders", chromedp.Poll[chromedp.Void](fmt.Sprintf(
+		`[...document.querySelectorAll("#orders li")].some((e) => /^Order %d, \$6\.20%s%s$/.test(e.textContent))`,
+		number, state, map[bool]string{true: fmt.Sprintf("Pay order %d", number)}[payable])))
+}
+
+// An order that is not paid in time is shown as cancelled, its tin comes back, and it cannot be paid.
+func TestPageOfOrdersThatAreNotPaid(t *testing.T) {
+	t.Parallel()
+	ctx := pagetest.Browser(t)
+	for _, l := range looks {
+		t.Run(l.String(), func(t *testing.T) {
+			v, complaints := open(ctx, t, start(t, "-unpaid", "3s"), l)
+			v.press("order")
+			v.wantOrder(1, `0:0[1-3] left to pay`, true)
+			v.Number(`(fetch("/api/stock/coffee", { method: "POST", headers: { "X-User": "clerk" }, body: '{"quantity":0}' }), 0)`)
+			v.press("order") // none is left, and one may come back
+			v.summary("Sold out: no tin is left.")
+			v.wantOrder(1, "cancelled: not paid", false)
+			v.shelf(1)
+			v.Readable()
+			v.Fits()
+			v.Named()
+			v.Number(`(document.querySelector("#order").scrollIntoView({ block: "center" }), 0)`)
+			v.View(l.String() + "-not-paid")
+			if n := v.counter("charges"); n != 0 {
+				t.Errorf("%d charges", n)
+			}
+			if list := complaints(); len(list) > 0 {
+				t.Errorf("the page %v", list)
+			}
+		})
 	}
 }
 

@@ -19,7 +19,7 @@ function element(name, text, ...children) {
 const names = {
   soldout: "sold out", over: "sold, and was not there", counted: "took stock", passed: "let through",
   waiting: "waits for its twin", "in-flight": "refused: twin in flight", "quota-exceeded": "over the limit",
-  "too-many-at-once": "turned away",
+  "too-many-at-once": "turned away", "too-late": "too late: cancelled",
 };
 const nameOf = (outcome) => names[outcome] ?? outcome.replaceAll("-", " ");
 
@@ -264,6 +264,105 @@ function flashSale(query) {
 on("sale", () => flashSale(""));
 on("oversale", () => flashSale("?lock=off"));
 
+// orders are those that this page has placed without a payment, by their ID.
+const orders = new Map();
+
+const dollars = (cents) => `$${(cents / 100).toFixed(2)}`;
+const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+
+// newOrder shows an order, which is updated from then on: its button keeps the focus.
+function newOrder(id) {
+  const number = orders.size + 1;
+  const what = element("span");
+  const state = element("strong");
+  const pay = element("button", `Pay order ${number}`);
+  pay.id = `pay-${number}`;
+  pay.type = "button";
+  pay.className = "act";
+  pay.addEventListener("click", () => { if (!busy) { payOrder(id); } });
+  const item = element("li", "", element("div", "", what, state), pay);
+  byId("orders").prepend(item);
+  const order = { id, number, what, state, pay, item };
+  orders.set(id, order);
+  return order;
+}
+
+const stateOf = {
+  unpaid: (seconds) => seconds > 0 ? `${clock(seconds)} left to pay` : "its time is over",
+  paid: () => "paid",
+  cancelled: () => "cancelled: not paid",
+};
+
+// showOrder shows the status of an order, and the time that is left.
+function showOrder({ status, ends, item, state, pay }) {
+  item.className = status;
+  const text = stateOf[status](Math.max(0, Math.ceil((ends - performance.now()) / 1000)));
+  if (state.textContent !== text) {
+    state.textContent = text;
+  }
+  if (status !== "unpaid") {
+    if (document.activeElement === pay) {
+      byId("order").focus(); // the button that was pressed goes
+    }
+    pay.remove();
+  }
+}
+
+// lookAtOrders shows this page's orders and the stock, as the shop has them now.
+async function lookAtOrders() {
+  try {
+    const get = async (path) => (await fetch(path, { headers: { "X-User": user } })).json();
+    const [all, { left }] = await Promise.all([get("/api/orders"), get("/api/stock/coffee")]);
+    for (const { order_id: id, status, left_seconds: seconds, amount_cents: cents } of all.toReversed()) {
+      const order = orders.get(id) ?? newOrder(id);
+      order.what.textContent = `Order ${order.number}, ${dollars(cents)}`;
+      Object.assign(order, { status, ends: performance.now() + 1000 * seconds });
+      showOrder(order);
+    }
+    byId("coffee").textContent = `${plural(left, "tin")} of coffee on the shelf.`;
+  } catch {
+    // The next look may get through.
+  }
+}
+
+const open = () => [...orders.values()].filter((order) => order.status === "unpaid");
+
+setInterval(() => {
+  open().forEach(showOrder);
+  if (open().some((order) => order.ends <= performance.now())) {
+    lookAtOrders();
+  }
+}, 1000);
+
+// stockUp fills an empty shelf, unless there are tins that may come back to it.
+async function stockUp() {
+  const response = await once(() => fetch("/api/stock/coffee", { headers: { "X-User": user } }));
+  if (!response?.ok) {
+    return false;
+  }
+  return (await response.json()).left > 0 || open().length > 0 || (await once(() => post("/api/stock/coffee", { quantity: 10 })))?.ok;
+}
+
+on("order", async () => {
+  const key = newKey();
+  const place = (headers) => post("/api/orders", { sku: "coffee", quantity: 1 }, { "Idempotency-Key": key, ...headers });
+  await run([async (show) => resultOf(await insist(place, show), { 201: "placed", 409: "soldout" })], (count) => {
+    if (count("placed")) { return "Placed: a tin is yours until its time is over."; }
+    return count("soldout") ? "Sold out: no tin is left." : sentence("There is no order", count, "see below");
+  }, { prepare: stockUp });
+  await lookAtOrders();
+});
+
+async function payOrder(id) {
+  const key = newKey();
+  const pay = (headers) => post(`/api/orders/${id}/pay`, undefined, { "Idempotency-Key": key, ...headers });
+  await run([async (show) => resultOf(await insist(pay, show), { 200: "charged", 409: "too-late" })], (count) => {
+    if (count("charged")) { return "Paid in time: the tin is yours."; }
+    return count("too-late") ? "Too late: it was cancelled, and is not charged." : sentence("It is not paid", count, "see below");
+  });
+  await lookAtOrders();
+}
+
 // row shows a number of places in a row as taken.
 function row(id, places, taken) {
   const list = byId(id);
@@ -405,4 +504,5 @@ byId("look").addEventListener("submit", (event) => {
 });
 
 refresh();
+lookAtOrders();
 lookAtPark("/api/report");
