@@ -14,11 +14,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // A cancel at the time at which a task is due either prevents it or finds it running.
 func TestCancelsAtTheDueTime(t *testing.T) {
-	const races = 20_000
+	races := 20_000
+	if testpace.Raced {
+		races /= 10
+	}
 	inBubble(t, func(f fixture) {
 		var (
 			mu        sync.Mutex
