@@ -1,11 +1,10 @@
-// Schemes shows how locks and delayed work are commonly built on Redis, how each of them fails, and
-// what Lockkeeper does in the same situation:
+// Schemes shows how locks are commonly built on Redis, how each of them fails, and what Lockkeeper
+// does in the same situation:
 //
 //	go run ./examples/schemes
 //
 // It starts the Redis servers that it needs in its own process. With -redis it uses a real one, and
-// real time, for every trial that needs a single server; it deletes its keys there, and sets
-// notify-keyspace-events for the time of a trial.
+// real time, for every trial that needs a single server; it deletes its keys there.
 package main
 
 import (
@@ -81,9 +80,6 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// atOnce is how many trials run at a time: more would be late for their leases.
-const atOnce = 8
-
 // playAll runs every trial, first on the schemes and then on Lockkeeper, several at a time.
 func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows []row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+20*ttl)
@@ -105,12 +101,9 @@ func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows
 	playSide := func(name string, side func(*row) (side, *finding)) error {
 		var wg sync.WaitGroup
 		errs := make([]error, len(rows))
-		places := make(chan struct{}, atOnce)
 		for i := range rows {
 			play, found := side(&rows[i])
 			wg.Go(func() {
-				places <- struct{}{}
-				defer func() { <-places }()
 				s, err := newStage(given, fmt.Sprint(all, ":", name, i), ttl)
 				if err == nil {
 					defer s.close()

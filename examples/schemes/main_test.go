@@ -37,11 +37,6 @@ var want = []struct{ classic, keeper string }{
 	{"BROKEN: A, awake again, overwrote what B had written", `FENCED: A's write was refused: its fence was lower than B's`},
 	{"BROKEN: the new master knew nothing of A's lock: two holders", `FENCED: two holders for \S+, until A's renewal; A's write was refused: its fence was lower than B's`},
 	{"BROKEN: B's majority shared only that master with A's: two holders", `ok: a master that may have forgotten has no vote: B got the lock when A's lease was over`},
-	{"BROKEN: the task was gone with A: B found none", `ok: B had the task after \S+, when A's lease was over; A got ErrLost`},
-	{"BROKEN: the key expired while nobody listened: B was never notified", `ok: the store has the task: B, started later, had it \S+ late`},
-	{`BROKEN: B took one \S+ too early; C left one that had been due for \S+`,
-		`ok: B had it \S+ late by the server's clock: clients send durations, never times of their clocks`},
-	{`BROKEN: due for \S+, and still in the set: the consumer's list stayed empty`, `ok: the consumer had it \S+ late: a take looks at the set itself`},
 }
 
 const (
@@ -112,18 +107,10 @@ func TestRunOnRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs strings.Builder
-	for ttl := testTTL; ; ttl *= 2 { // longer, if one ran out on a busy machine
-		out.Reset()
-		errs.Reset()
-		code := run([]string{"-redis", server.URL(), "-ttl", ttl.String()}, &out, &errs)
-		if code == 0 && errs.Len() == 0 {
-			break
-		}
-		if ttl > 4*testTTL {
-			t.Fatalf("exit code %d\n%s%s", code, out.String(), errs.String())
-		}
+	if code := run([]string{"-redis", server.URL(), "-ttl", testTTL.String()}, &out, &errs); code != 0 || errs.Len() > 0 {
+		t.Fatalf("exit code %d\n%s%s", code, out.String(), errs.String())
 	}
-	if want := "\n17 trials: 16 broken and 1 costly; with Lockkeeper 0 and 0, and 2 left to the fence\n"; !strings.HasSuffix(out.String(), want) {
+	if want := "\n13 trials: 12 broken and 1 costly; with Lockkeeper 0 and 0, and 2 left to the fence\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("%s\nshould end with %q", out.String(), want)
 	}
 	if keys, err := client.Keys(t.Context(), "*").Result(); err != nil || len(keys) != 1 || keys[0] != "mine" {

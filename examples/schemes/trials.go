@@ -50,8 +50,7 @@ var (
 	}
 )
 
-// trials returns all trials: of locks, from the simplest scheme to the most advanced, and of delayed
-// work.
+// trials returns all trials, from the simplest scheme to the most advanced.
 func trials() []trial {
 	return []trial{
 		{"SETNX, then EXPIRE", "A dies between the two", diesBetween, keeperAfterDeath},
@@ -67,10 +66,6 @@ func trials() []trial {
 		{"the same, renewed by a watchdog", "A is paused, then writes", pausedWriter, keeperPausedWriter},
 		{"the same, on a master with a replica", "failover before replication", failover, keeperFailover},
 		{"Redlock on five masters", "a master with A's lock restarts empty", restarted, keeperRestarted},
-		{"delayed: popped from a zset when due", "A takes the task and is killed", poppedAndDied, keeperConsumerDied},
-		{"delayed: a key expires, and Redis notifies", "A is replaced by B when the key expires", expiredUnheard, keeperUnheard},
-		{"delayed: a zset polled with the client's clock", "B's clock is fast, C's is slow", clocksOfConsumers, keeperClocksOfConsumers},
-		{"delayed: a subscriber moves due tasks to a list (RDelayedQueue)", "A, the only one, ends; a consumer waits", transferStopped, keeperWithoutProducer},
 	}
 }
 
