@@ -319,9 +319,7 @@ func TestTheBreakerClosesWherePingIsForbidden(t *testing.T) {
 		Addr:                  proxy.Addr(), Username: "app", Password: "secret", ReadTimeout: 100 * time.Millisecond,
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	if err := client.Ping(ctx()).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
-		t.Fatalf("PING: %v, want it forbidden", err)
-	}
+	eventually(t, 5*time.Second, "PING is forbidden", func() bool { return redis.HasErrorPrefix(client.Ping(ctx()).Err(), "NOPERM") })
 	log := new(logbook)
 	s := newStore(t, client, hasty, log.option())
 	l := newLimiter(t, s)
