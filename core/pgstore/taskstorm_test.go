@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/delaytest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultproxy"
 	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func TestTasksInAStorm(t *testing.T) {
@@ -18,7 +19,11 @@ func TestTasksInAStorm(t *testing.T) {
 		proxy := postgrestest.NewProxy(t, server.Addr())
 		return openTestStore(t, postgrestest.Through(server.DSN(), proxy.Addr()), WithTimeout(brisk), quiet), proxy
 	}
-	delaytest.Storm(t, 2_000, openTestStore(t, server.DSN(), quiet), open, func() {}, server.Restart, func() {})
+	tasks := 2_000
+	if testpace.Raced {
+		tasks /= 2
+	}
+	delaytest.Storm(t, tasks, openTestStore(t, server.DSN(), quiet), open, func() {}, server.Restart, func() {})
 }
 
 func TestTasksAreThoseInMemory(t *testing.T) {

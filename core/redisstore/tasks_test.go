@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/delaytest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultproxy"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func TestTasksInAStorm(t *testing.T) {
@@ -25,7 +26,11 @@ func TestTasksInAStorm(t *testing.T) {
 		return newStore(t, dial(t, proxy.Addr(), 200*time.Millisecond), redisstore.WithTimeout(500*time.Millisecond)), proxy
 	}
 	client := server.Client()
-	delaytest.Storm(t, 10_000, direct, open,
+	tasks := 10_000
+	if testpace.Raced {
+		tasks /= 10
+	}
+	delaytest.Storm(t, tasks, direct, open,
 		func() { must(t, client.ScriptFlush(ctx()).Err()) },
 		func() { _ = client.ClientKillByFilter(ctx(), "type", "pubsub").Err() },
 		server.Restart,
