@@ -101,7 +101,7 @@ func (q *Queue) Name() string { return q.name }
 const closeTimeout = 5 * time.Second
 
 // Close ends the queue. It waits up to 5 s until the functions of its running tasks have returned;
-// its error has the number of those that have not. Their leases are not renewed any more once the
+// its error has the number of functions that still run. Their leases are not renewed after the
 // store is closed, and others then have their tasks. It does not close the store.
 func (q *Queue) Close() error {
 	q.namesake.Leave()

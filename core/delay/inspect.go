@@ -108,7 +108,7 @@ type Counts struct {
 	Oldest time.Duration
 }
 
-// Count returns the numbers of the queue. It is one call of the store, for whoever exports them.
+// Count returns the numbers of the queue, by one call of the store. Export them from one process.
 func (q *Queue) Count(ctx context.Context) (Counts, error) {
 	able, err := store.As[store.TaskKeeper](q.store)
 	if err != nil {

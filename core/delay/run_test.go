@@ -174,7 +174,7 @@ func TestCancels(t *testing.T) {
 	})
 }
 
-// A task runs for longer than its lease, which is renewed. A task that is put meanwhile follows it.
+// A lease is renewed while its task runs. A put during the run follows it.
 func TestLongRuns(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		runs := make(log, 10)
@@ -273,7 +273,7 @@ func TestLostReplies(t *testing.T) {
 	})
 }
 
-// While the store is down, Run goes on trying, and Take returns the error.
+// While the store is down, Run tries again, and Take returns the error.
 func TestOutage(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		runs := make(log, 10)

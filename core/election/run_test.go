@@ -169,7 +169,7 @@ func TestRunPanics(t *testing.T) {
 	})
 }
 
-// Run goes on after errors of the store, each step-down, and leads when the store is up again.
+// After an error of the store, Run campaigns again each step-down, and leads when the store is up.
 func TestRunAfterErrorsOfTheStore(t *testing.T) {
 	for name, fault := range map[string]storetest.Fault{
 		"down": storetest.Down, "lost replies": storetest.LostReply, "full": storetest.Full, "misconfigured": storetest.Misconfigured,

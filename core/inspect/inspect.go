@@ -84,7 +84,7 @@ func Locks(ctx context.Context, st any, name string) (Listing[Key], error) {
 	return keys(ctx, st, store.LockKind+name)
 }
 
-// Lock returns the state of one lock. It has neither holders nor waiters if nobody uses it.
+// Lock returns the state of one lock. A lock that is not in use has neither holders nor waiters.
 func Lock(ctx context.Context, st any, name, key string) (Key, error) {
 	return one(ctx, st, store.LockKind+name, key)
 }
@@ -94,8 +94,8 @@ func Semaphores(ctx context.Context, st any, name string) (Listing[Key], error) 
 	return keys(ctx, st, store.SemaphoreKind+name)
 }
 
-// Semaphore returns the state of one semaphore. It has neither holders nor waiters if nobody uses
-// it.
+// Semaphore returns the state of one semaphore. One that is not in use has neither holders nor
+// waiters.
 func Semaphore(ctx context.Context, st any, name, key string) (Key, error) {
 	return one(ctx, st, store.SemaphoreKind+name, key)
 }
@@ -162,7 +162,7 @@ func operationOf(r store.OperationRecord) Operation {
 	return op
 }
 
-// list sorts the first items of a sequence. With an error, it returns those that came before it.
+// list sorts the first items of a sequence, up to its error.
 func list[S, T any](found iter.Seq2[S, error], of func(S) T, order func(a, b T) int) (l Listing[T], err error) {
 	for item, failed := range found {
 		if err = failed; err != nil {

@@ -124,7 +124,7 @@ func TestUnresolved(t *testing.T) {
 	})
 }
 
-// A listing ends at its bound, or at an error, with what came before it.
+// A listing ends at its bound, or at an error.
 func TestListingsEnd(t *testing.T) {
 	inBubble(t, func(ctx context.Context, st *storetest.Faulty) {
 		locker := must(lock.New(st, "many"))

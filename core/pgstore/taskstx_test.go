@@ -97,7 +97,7 @@ func wantOutcome(t *testing.T, want store.PutOutcome) func(store.PutTaskReply, e
 	}
 }
 
-// A put in a savepoint that is rolled back is undone, and what is put again is put.
+// The rollback of a savepoint undoes its put. A second put in the transaction counts.
 func TestPutTaskInASavepoint(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

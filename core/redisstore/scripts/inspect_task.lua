@@ -1,4 +1,5 @@
--- Reads tasks of a queue: see store.TaskKeeper. It changes nothing but what has ended.
+-- Reads tasks of a queue: see store.TaskKeeper. It ends attempts whose leases have ended, and removes
+-- buried tasks that have expired.
 --
 -- KEYS     as in task.lua
 -- ARGV     "key" and a key; or "list", "l" or "b" for live or buried tasks, and a cursor; or "count"
