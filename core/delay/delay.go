@@ -42,8 +42,8 @@ import (
 // Queues with the same name on the same store share their tasks, in one process as in several. All
 // methods may be called concurrently.
 //
-// Close, and the store's Shutdown, end a queue: Put, Run and Take return ErrClosed from then on, and
-// the contexts of running tasks end. Shutdown waits until their functions have returned, while
+// Close, and the store's Shutdown, end a queue: Put, Run and Take return ErrClosed from then on,
+// and the contexts of running tasks end. Shutdown waits until their functions have returned, while
 // their leases are renewed. A function that returns an error then gives its task back, which is due
 // at once, and the attempt does not count.
 type Queue struct {
@@ -239,11 +239,11 @@ type Cancelled string
 const (
 	// Prevented means that no worker has had the task, and that none will.
 	Prevented Cancelled = "prevented"
-	// Ended means that the task will not run again. It waited for another attempt, or the lease of its
-	// worker had ended, or it was buried: it may have had effects.
+	// Ended means that the task will not run again. It waited for another attempt, or the lease of
+	// its worker had ended, or it was buried: it may have had effects.
 	Ended Cancelled = "ended"
-	// Running means that a worker has the task, which is not stopped. No further attempt begins, and
-	// what follows it is removed.
+	// Running means that a worker has the task, which is not stopped. No further attempt begins,
+	// and what follows it is removed.
 	Running Cancelled = "running"
 	// Absent means that the key has no task: it is done, or was never put.
 	Absent Cancelled = "absent"

@@ -16,8 +16,8 @@ var (
 	// Nothing was sent to the store.
 	ErrInvalidPayload = errors.New("delay: invalid payload")
 
-	// ErrInvalidDelay is matched by the error of a delay that is negative or above 366 days. Nothing
-	// was sent to the store.
+	// ErrInvalidDelay is matched by the error of a delay that is negative or above 366 days.
+	// Nothing was sent to the store.
 	ErrInvalidDelay = errors.New("delay: invalid delay")
 
 	// ErrFull is matched by the error of a put into a queue that has its maximum of tasks
@@ -27,19 +27,21 @@ var (
 	// ErrNoTask is returned for a key without a task.
 	ErrNoTask = errors.New("delay: no task of the key")
 
-	// ErrLost is returned if the task is another worker's, or gone: its lease had ended. Nothing was
-	// changed. It is also the cause with which the task's context ends when the store reports that.
+	// ErrLost is returned if the task is another worker's, or gone: its lease had ended. Nothing
+	// was changed. It is also the cause with which the task's context ends when the store reports
+	// that.
 	ErrLost = errors.New("delay: the task was lost: its lease had ended")
 
-	// ErrExpired is the cause with which a task's context ends if its lease was not renewed in time.
+	// ErrExpired is the cause with which a task's context ends if its lease was not renewed in
+	// time.
 	ErrExpired = errors.New("delay: the task's lease expired: it was not renewed in time")
 
-	// ErrSettled is returned by the methods of a task that was settled before, and is the cause with
-	// which its context ends.
+	// ErrSettled is returned by the methods of a task that was settled before, and is the cause
+	// with which its context ends.
 	ErrSettled = errors.New("delay: the task was settled before")
 
-	// ErrClosed is returned by a Queue that was closed, or whose store was shut down or closed: it is
-	// store.ErrClosed. It is also the cause with which the contexts of running tasks end then.
+	// ErrClosed is returned by a Queue that was closed, or whose store was shut down or closed: it
+	// is store.ErrClosed. It is also the cause with which the contexts of running tasks end then.
 	ErrClosed = store.ErrClosed
 )
 

@@ -61,8 +61,8 @@ func (q *Queue) Inspect(ctx context.Context, key string) (State, error) {
 	return q.stateOf(record), nil
 }
 
-// List yields the tasks that wait or run, in no order. A task that changes during the listing may be
-// missing, or be seen twice. An error ends it.
+// List yields the tasks that wait or run, in no order. A task that changes during the listing may
+// be missing, or be seen twice. An error ends it.
 func (q *Queue) List(ctx context.Context) iter.Seq2[State, error] { return q.list(ctx, false) }
 
 // Buried yields the buried tasks, as List does the others.
@@ -103,8 +103,8 @@ func (q *Queue) Revive(ctx context.Context, key string) (bool, error) {
 // Counts are the numbers of a queue.
 type Counts struct {
 	Waiting, Running, Buried int
-	// Oldest is for how long the first waiting task has been due: workers are late by that, or there
-	// are none. It is zero if none is due.
+	// Oldest is for how long the first waiting task has been due: workers are late by that, or
+	// there are none. It is zero if none is due.
 	Oldest time.Duration
 }
 

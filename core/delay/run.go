@@ -15,8 +15,8 @@ import (
 
 // Run takes tasks that are due, and calls fn for each, for up to n at a time, until ctx ends or the
 // queue is closed. Then it waits until all calls have returned, and returns the context's error, or
-// [ErrClosed]. n is at least 1. Run may be called more than once, and in many processes, which share
-// the tasks.
+// [ErrClosed]. n is at least 1. Run may be called more than once, and in many processes, which
+// share the tasks.
 //
 // The context of fn ends when the worker must stop: see [Task.Context]. What fn returns settles the
 // task, unless fn has settled it by a method of the task:
@@ -30,8 +30,8 @@ import (
 // A panic of fn is such an error; when the other calls have returned, Run panics with its value and
 // stack.
 //
-// While the store does not reply, or refuses the calls (store.ErrUnavailable), Run tries again, with
-// pauses of up to 2 s, and logs it. It returns other errors of the store.
+// While the store does not reply, or refuses the calls (store.ErrUnavailable), Run tries again,
+// with pauses of up to 2 s, and logs it. It returns other errors of the store.
 func (q *Queue) Run(ctx context.Context, n int, fn func(ctx context.Context, t *Task) error) error {
 	if n < 1 || fn == nil {
 		return fmt.Errorf("delay: Run: %d calls at a time of a function (nil: %t)", n, fn == nil)
@@ -155,8 +155,8 @@ func (w *workers) settlementOf(ctx context.Context, t *Task, err error, returned
 // [Queue.Run], which takes and settles several in a call of the store. The task's context ends with
 // ctx. The caller settles the task; until then its lease is renewed.
 //
-// It returns the context's error, [ErrClosed], or one that matches store.ErrUnavailable if the store
-// has not replied.
+// It returns the context's error, [ErrClosed], or one that matches store.ErrUnavailable if the
+// store has not replied.
 func (q *Queue) Take(ctx context.Context) (*Task, error) {
 	t := newTaker(q)
 	t.once = true
@@ -261,8 +261,8 @@ func (t *taker) wait(ctx context.Context) error {
 	return nil
 }
 
-// failed returns the error that ends the taking, if there is one. After an outage the next wait is a
-// pause.
+// failed returns the error that ends the taking, if there is one. After an outage the next wait is
+// a pause.
 func (t *taker) failed(ctx context.Context, err error) error {
 	t.down = false
 	if over := t.over(ctx); over != nil {

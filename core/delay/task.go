@@ -79,9 +79,9 @@ func (t *Task) Attempt() int { return t.taken.Attempt }
 // Late is how long after it was due the attempt began.
 func (t *Task) Late() time.Duration { return t.taken.Late }
 
-// ID identifies the task: it is the same in all attempts, another one after a put that has moved the
-// task, and reveals nothing of the key. It has 22 characters of base64url. As the key of a guard
-// (guard.Operation), it makes the effect of the task happen once.
+// ID identifies the task: it is the same in all attempts, another one after a put that has moved
+// the task, and reveals nothing of the key. It has 22 characters of base64url. As the key of a
+// guard (guard.Operation), it makes the effect of the task happen once.
 func (t *Task) ID() string { return taskID(t.queue.name, t.taken.Key, t.taken.ID) }
 
 func taskID(queue, key, put string) string {
@@ -97,8 +97,8 @@ func (t *Task) Fence() int64 { return t.taken.Fence }
 
 // Context ends when the worker must stop. Its cause ([context.Cause]) is [ErrExpired] if the lease
 // could not be renewed in time, [ErrLost] if another worker may have the task, [ErrSettled] once it
-// is settled, [ErrClosed] if the queue is closed, or the cause of the context that was passed to Run
-// or Take.
+// is settled, [ErrClosed] if the queue is closed, or the cause of the context that was passed to
+// Run or Take.
 func (t *Task) Context() context.Context { return t.ctx }
 
 // Done ends the task. It runs to its end even if ctx is cancelled. The error is
@@ -130,9 +130,9 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // effects: pgstore.Finish calls it. step gets the queue's store, and the request that Done would
 // send to it. It reports whether the worker had the task: if not, SettleBy returns [ErrLost].
 //
-// If step returns an error, SettleBy returns it, retries nothing, and leaves the task as it was: the
-// caller settles it with another call, which succeeds, and changes nothing, if step has settled it
-// nevertheless. If the task is settled already, SettleBy returns
+// If step returns an error, SettleBy returns it, retries nothing, and leaves the task as it was:
+// the caller settles it with another call, which succeeds, and changes nothing, if step has settled
+// it nevertheless. If the task is settled already, SettleBy returns
 // [ErrSettled], and does not call step.
 func (t *Task) SettleBy(ctx context.Context, step func(context.Context, store.Delays, store.SettleTaskRequest) (owned bool, err error)) error {
 	if !t.settled.CompareAndSwap(false, true) {

@@ -146,8 +146,8 @@ type Operation struct {
 	Trace trace.SpanContext // of the last attempt's request, if it was sampled
 }
 
-// Unresolved lists the operations of a guard whose outcome is unknown, the one that has been unknown
-// for longest first.
+// Unresolved lists the operations of a guard whose outcome is unknown, the one that has been
+// unknown for longest first.
 func Unresolved(ctx context.Context, st any, guard string) (Listing[Operation], error) {
 	able, err := store.As[store.ResolvableRecords](st)
 	if err != nil {

@@ -98,8 +98,8 @@ func (q *taskQueue) find(key string, now int64) *task {
 	return t
 }
 
-// end ends the lease of a task that runs: it waits. It returns true if the task was cancelled, and is
-// removed.
+// end ends the lease of a task that runs: it waits. It returns true if the task was cancelled, and
+// is removed.
 func (q *taskQueue) end(t *task, now int64) (removed bool) {
 	t.running, t.lost, t.owner, t.holder = false, true, "", ""
 	switch {
@@ -113,7 +113,8 @@ func (q *taskQueue) end(t *task, now int64) (removed bool) {
 	return false
 }
 
-// follow has the task that follows take the place of the one that it follows. It is due after its end.
+// follow has the task that follows take the place of the one that it follows. It is due after its
+// end.
 func (q *taskQueue) follow(t *task, now int64) {
 	next := *t.follows
 	q.free(t.payload)
@@ -124,8 +125,8 @@ func (q *taskQueue) follow(t *task, now int64) {
 	q.schedule(t)
 }
 
-// schedule moves a task to its place in the heap, and wakes the calls of AwaitTasks if it has become
-// the first.
+// schedule moves a task to its place in the heap, and wakes the calls of AwaitTasks if it has
+// become the first.
 func (q *taskQueue) schedule(t *task) {
 	if t.index < 0 {
 		q.puts++
@@ -217,7 +218,8 @@ func (q *taskQueue) fits(most int, now int64) bool {
 	return len(q.tasks)+q.buried.Len() < most
 }
 
-// cancel carries out a CancelTask. A full store does not remember the cancels of keys without a task.
+// cancel carries out a CancelTask. A full store does not remember the cancels of keys without a
+// task.
 func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) store.CancelOutcome {
 	if c := q.cancelled.Get(req.Key, now); c != nil {
 		if c.Value.id == req.ID {

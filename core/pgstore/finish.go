@@ -11,8 +11,8 @@ import (
 )
 
 // PutTask is [delay.Queue.Put] in the caller's transaction: the task is put by its commit, with the
-// caller's own changes or not at all. Its delay begins now, not with the commit. Workers that wait are
-// woken by the commit. The queue is on a [Store].
+// caller's own changes or not at all. Its delay begins now, not with the commit. Workers that wait
+// are woken by the commit. The queue is on a [Store].
 //
 // The transaction is one of the same database, and its user has the rights of [Grants]. The key's
 // task is locked until it ends: it is not taken before, and other steps of the key wait. So PutTask
@@ -33,8 +33,8 @@ func PutTask(
 }
 
 // CancelTask is [delay.Queue.Cancel] in the caller's transaction. Its outcome holds if the
-// transaction is committed: no worker takes the task before. After a rollback the task is as it was.
-// [PutTask] describes the transaction, and the errors.
+// transaction is committed: no worker takes the task before. After a rollback the task is as it
+// was. [PutTask] describes the transaction, and the errors.
 func CancelTask(ctx context.Context, tx Tx, q *delay.Queue, key string) (delay.Cancelled, error) {
 	return q.CancelBy(ctx, key, func(ctx context.Context, st store.Delays, req store.CancelTaskRequest) (store.CancelOutcome, error) {
 		s, err := ownStore(st, "CancelTask")
@@ -48,14 +48,16 @@ func CancelTask(ctx context.Context, tx Tx, q *delay.Queue, key string) (delay.C
 var errFinished = errors.New("pgstore: the task is done when the transaction is committed")
 
 // Finish ends a task in the caller's transaction, which has the task's effects: both are committed,
-// or neither is, so that the effects happen once, without a guard. The task's queue is on a [Store].
-// [PutTask] describes the transaction. Finish is the last step before the commit.
+// or neither is, so that the effects happen once, without a guard. The task's queue is on a
+// [Store]. [PutTask] describes the transaction. Finish is the last step before the commit.
 //
 // It returns nil if the task is done once the transaction is committed; the function of
-// [delay.Queue.Run] then returns nil. After a rollback it returns an error, and the task runs again.
+// [delay.Queue.Run] then returns nil. After a rollback it returns an error, and the task runs
+// again.
 //
 // After an error the caller must roll back. It is [delay.ErrLost] if the lease had ended: another
-// worker may have the task; delay.ErrSettled if the task was settled before; or one of the database.
+// worker may have the task; delay.ErrSettled if the task was settled before; or one of the
+// database.
 func Finish(ctx context.Context, tx Tx, t *delay.Task) error {
 	err := t.SettleBy(ctx, func(ctx context.Context, st store.Delays, req store.SettleTaskRequest) (owned bool, err error) {
 		s, err := ownStore(st, "Finish")

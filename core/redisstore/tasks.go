@@ -59,8 +59,8 @@ func (s *Store) CancelTask(ctx context.Context, req store.CancelTaskRequest) (st
 // maxTakenBytes bounds the payloads of a reply, about: see take_tasks.lua.
 const maxTakenBytes = 256<<10 + store.MaxTaskPayload
 
-// TakeTasks implements store.Delays: one script call. It takes fewer than Max tasks if their payloads
-// are larger than 256 KiB.
+// TakeTasks implements store.Delays: one script call. It takes fewer than Max tasks if their
+// payloads are larger than 256 KiB.
 func (s *Store) TakeTasks(ctx context.Context, req store.TakeTasksRequest) (store.TakeTasksReply, error) {
 	if s.hooks.Begun() {
 		return store.TakeTasksReply{}, store.ErrClosed
@@ -89,8 +89,8 @@ func microsOrNone(n int64) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// AwaitTasks implements store.Delays. It waits for a push and for the time at which the first task is
-// due, and asks for that every three seconds.
+// AwaitTasks implements store.Delays. It waits for a push and for the time at which the first task
+// is due, and asks for that every three seconds.
 func (s *Store) AwaitTasks(ctx context.Context, queue string, in time.Duration) error {
 	keys := s.taskKeys(queue)
 	var due time.Time

@@ -13,8 +13,8 @@ import (
 // A queue has at most one task of a key. A task waits until it is due; a take gives it to an owner
 // under a lease; a settlement ends it, makes it wait again, or buries it. A task whose lease has
 // ended is due at once. A task that is put while the key's task runs follows it: it waits from
-// the end of the running one, or of its lease, and takes its place. A buried task is kept beside the
-// key's next one.
+// the end of the running one, or of its lease, and takes its place. A buried task is kept beside
+// the key's next one.
 //
 // A put has an ID, which becomes the task's: a moved task has a new one, and the attempts at a task
 // have the same one. A take has an Owner, a random string of 22 characters that is never used
@@ -24,18 +24,18 @@ import (
 // Every method but AwaitTasks is one atomic step for each task, and may be sent twice. Times are
 // durations, counted by the store's own clock. Errors match ErrUnavailable or are the context's.
 type Delays interface {
-	// PutTask makes a task wait for req.After. An existing task that waits, or whose lease has ended,
-	// is moved: the new one takes its place, with no attempts. A running one is followed, and what
-	// followed it before is replaced. A repeat of a put changes nothing, also after a cancel within
-	// the last minute.
+	// PutTask makes a task wait for req.After. An existing task that waits, or whose lease has
+	// ended, is moved: the new one takes its place, with no attempts. A running one is followed,
+	// and what followed it before is replaced. A repeat of a put changes nothing, also after a
+	// cancel within the last minute.
 	//
 	// A queue that has MaxTasks tasks, buried ones counted, takes no task of a further key. A store
 	// without room fails with ErrFull.
 	PutTask(ctx context.Context, req PutTaskRequest) (PutTaskReply, error)
 
-	// CancelTask removes a task, and the buried one of its key. A running task is not stopped, but no
-	// further attempt at it begins, and what follows it is removed. The outcome is kept for a minute,
-	// for repeats.
+	// CancelTask removes a task, and the buried one of its key. A running task is not stopped, but
+	// no further attempt at it begins, and what follows it is removed. The outcome is kept for a
+	// minute, for repeats.
 	CancelTask(ctx context.Context, req CancelTaskRequest) (CancelOutcome, error)
 
 	// TakeTasks gives up to Max tasks that are due to the owner, the ones that have been due for
@@ -43,18 +43,18 @@ type Delays interface {
 	// renewal.
 	TakeTasks(ctx context.Context, req TakeTasksRequest) (TakeTasksReply, error)
 
-	// AwaitTasks blocks until a task of the queue may be due: for in, the Next of a reply, or less if
-	// a task is put that is due earlier. It may return nil earlier. A lost push delays it by a few
-	// seconds.
+	// AwaitTasks blocks until a task of the queue may be due: for in, the Next of a reply, or less
+	// if a task is put that is due earlier. It may return nil earlier. A lost push delays it by a
+	// few seconds.
 	AwaitTasks(ctx context.Context, queue string, in time.Duration) error
 
 	// RenewTasks extends leases, and reports for each whether the owner has the task: never for one
-	// whose lease has ended, even if nobody else has it. With an error, the reported ones are owned,
-	// and the state of the others is unknown.
+	// whose lease has ended, even if nobody else has it. With an error, the reported ones are
+	// owned, and the state of the others is unknown.
 	RenewTasks(ctx context.Context, refs []TaskRef) ([]bool, error)
 
-	// SettleTasks ends attempts, and reports for each whether the owner had the task until now. With
-	// an error, those not reported may have been settled. A full store does not refuse it.
+	// SettleTasks ends attempts, and reports for each whether the owner had the task until now.
+	// With an error, those not reported may have been settled. A full store does not refuse it.
 	SettleTasks(ctx context.Context, reqs []SettleTaskRequest) ([]bool, error)
 
 	Hooks
@@ -62,20 +62,20 @@ type Delays interface {
 
 // TaskKeeper is a store whose tasks an operator can see and revive.
 type TaskKeeper interface {
-	// InspectTask returns the task of a key; the buried one if there is no other. It returns false if
-	// there is none.
+	// InspectTask returns the task of a key; the buried one if there is no other. It returns false
+	// if there is none.
 	InspectTask(ctx context.Context, queue, key string) (TaskRecord, bool, error)
 
-	// ListTasks yields the buried tasks of a queue, or the others, in no order. It takes no snapshot:
-	// tasks that change during the listing may be missing, or be seen twice. It ends with the first
-	// error.
+	// ListTasks yields the buried tasks of a queue, or the others, in no order. It takes no
+	// snapshot: tasks that change during the listing may be missing, or be seen twice. It ends with
+	// the first error.
 	ListTasks(ctx context.Context, queue string, buried bool) iter.Seq2[TaskRecord, error]
 
 	// CountTasks returns the numbers of a queue.
 	CountTasks(ctx context.Context, queue string) (TaskCounts, error)
 
-	// ReviveTask makes a buried task due, with no attempts, if the key has no other task. It reports
-	// whether the task with the ID is due.
+	// ReviveTask makes a buried task due, with no attempts, if the key has no other task. It
+	// reports whether the task with the ID is due.
 	ReviveTask(ctx context.Context, ref TaskRef) (bool, error)
 }
 
@@ -84,7 +84,8 @@ const (
 	FirstTaskLease = 5 * time.Second
 	// CancelRemembered is how long the outcome of a cancel is kept for repeats.
 	CancelRemembered = time.Minute
-	// MaxTaskDelay is the longest delay of a task, and the longest time for which one is kept buried.
+	// MaxTaskDelay is the longest delay of a task, and the longest time for which one is kept
+	// buried.
 	MaxTaskDelay = 366 * 24 * time.Hour
 	// MaxTaskPayload is the largest payload of a task, in bytes.
 	MaxTaskPayload = 1 << 20
@@ -116,8 +117,8 @@ const (
 	TaskMoved
 	// TaskFollows means that the key's task runs, and that this one begins after it.
 	TaskFollows
-	// TaskKept means that the key has a task, which stays as it is, since Keep was set; or that this
-	// is the repeat of a put that was cancelled.
+	// TaskKept means that the key has a task, which stays as it is, since Keep was set; or that
+	// this is the repeat of a put that was cancelled.
 	TaskKept
 	// QueueFull means that the queue has MaxTasks tasks.
 	QueueFull

@@ -10,7 +10,8 @@ import (
 )
 
 // Crashes is what a store that processes share promises to those that live when one dies without
-// closing its store. Its tests need [Harness.Another], and advance the clock by up to eight seconds.
+// closing its store. Its tests need [Harness.Another], and advance the clock by up to eight
+// seconds.
 func Crashes[S store.Store](t *testing.T, run Runner[S]) {
 	var leases []testCase[store.Store]
 	for _, kind := range []leaseKind{aLock, aSemaphore} {
@@ -217,8 +218,8 @@ func deadTaker(t *testing.T, h Harness[store.Store]) {
 	living.takenAgainAfter(req, task, before, store.FirstTaskLease)
 }
 
-// takenAgainAfter waits for the end of a dead owner's lease, which it had at that time at the latest,
-// and takes the task.
+// takenAgainAfter waits for the end of a dead owner's lease, which it had at that time at the
+// latest, and takes the task.
 func (q taskCase) takenAgainAfter(req store.PutTaskRequest, task takenTask, before time.Time, lease time.Duration) {
 	q.t.Helper()
 	for {
