@@ -138,7 +138,9 @@ const (
 	Kept    Outcome = "kept"    // the key's task stays as it is: see [KeepFirst]
 )
 
-var outcomes = [...]Outcome{store.TaskCreated: Created, store.TaskMoved: Moved, store.TaskFollows: Follows, store.TaskKept: Kept}
+var outcomes = [...]Outcome{
+	store.TaskCreated: Created, store.TaskMoved: Moved, store.TaskFollows: Follows, store.TaskKept: Kept,
+}
 
 // Put says what a put has done.
 type Put struct {
@@ -170,7 +172,9 @@ func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 //   - one that matches store.ErrUnavailable, such as store.ErrFull of a store without room. If it
 //     matches store.ErrUnconfirmed too, the task may have been put.
 func (q *Queue) Put(ctx context.Context, key string, payload []byte, after time.Duration, opts ...PutOption) (Put, error) {
-	return q.PutBy(ctx, key, payload, after, func(ctx context.Context, st store.Delays, req store.PutTaskRequest) (store.PutTaskReply, error) {
+	return q.PutBy(ctx, key, payload, after, func(
+		ctx context.Context, st store.Delays, req store.PutTaskRequest,
+	) (store.PutTaskReply, error) {
 		return again(ctx, func() (store.PutTaskReply, error) { return st.PutTask(ctx, req) })
 	}, opts...)
 }
@@ -184,7 +188,8 @@ func (q *Queue) PutBy(
 	var c putConfig
 	option.Apply(&c, opts)
 	req := store.PutTaskRequest{
-		Queue: q.name, Key: key, ID: newID(), Payload: packed(ctx, payload), After: after, Keep: c.keep, MaxTasks: q.config.maxTasks,
+		Queue: q.name, Key: key, ID: newID(), Payload: packed(ctx, payload), After: after, Keep: c.keep,
+		MaxTasks: q.config.maxTasks,
 	}
 	put, err := q.put(ctx, len(payload), &req, step)
 	if errors.Is(err, ErrFull) {
@@ -196,7 +201,8 @@ func (q *Queue) PutBy(
 }
 
 func (q *Queue) put(
-	ctx context.Context, size int, req *store.PutTaskRequest, step func(context.Context, store.Delays, store.PutTaskRequest) (store.PutTaskReply, error),
+	ctx context.Context, size int, req *store.PutTaskRequest,
+	step func(context.Context, store.Delays, store.PutTaskRequest) (store.PutTaskReply, error),
 ) (Put, error) {
 	switch {
 	case size > q.config.maxPayload:
@@ -260,7 +266,9 @@ var cancellations = [...]Cancelled{
 // The error is [ErrInvalidKey], the context's, or one that matches store.ErrUnavailable. If it
 // matches store.ErrUnconfirmed too, the task may have been cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (Cancelled, error) {
-	return q.CancelBy(ctx, key, func(ctx context.Context, st store.Delays, req store.CancelTaskRequest) (store.CancelOutcome, error) {
+	return q.CancelBy(ctx, key, func(
+		ctx context.Context, st store.Delays, req store.CancelTaskRequest,
+	) (store.CancelOutcome, error) {
 		return again(ctx, func() (store.CancelOutcome, error) { return st.CancelTask(ctx, req) })
 	})
 }
@@ -268,7 +276,8 @@ func (q *Queue) Cancel(ctx context.Context, key string) (Cancelled, error) {
 // CancelBy is Cancel by a step of the caller's, such as a statement in a transaction:
 // pgstore.CancelTask calls it.
 func (q *Queue) CancelBy(
-	ctx context.Context, key string, step func(context.Context, store.Delays, store.CancelTaskRequest) (store.CancelOutcome, error),
+	ctx context.Context, key string,
+	step func(context.Context, store.Delays, store.CancelTaskRequest) (store.CancelOutcome, error),
 ) (Cancelled, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalidKey, err)

@@ -31,11 +31,14 @@ type State struct {
 	ref store.TaskRef
 }
 
-var stateNames = map[store.TaskState]string{store.TaskWaiting: "waiting", store.TaskTaken: "running", store.TaskKeptBuried: "buried"}
+var stateNames = map[store.TaskState]string{
+	store.TaskWaiting: "waiting", store.TaskTaken: "running", store.TaskKeptBuried: "buried",
+}
 
 func (q *Queue) stateOf(r store.TaskRecord) State {
 	return State{
-		Key: r.Key, ID: taskID(q.name, r.Key, r.ID), State: stateNames[r.State], Attempt: r.Attempt, Fence: r.Fence, Due: r.Due, Lease: r.Lease,
+		Key: r.Key, ID: taskID(q.name, r.Key, r.ID), State: stateNames[r.State],
+		Attempt: r.Attempt, Fence: r.Fence, Due: r.Due, Lease: r.Lease,
 		Holder: r.Holder, Follows: r.Follows, Reason: r.Reason, Age: r.Age, Expires: r.Expires, Size: max(r.Bytes-1, 0),
 		ref: store.TaskRef{Queue: q.name, Key: r.Key, ID: r.ID},
 	}

@@ -123,7 +123,8 @@ func (t *Task) Bury(ctx context.Context, reason string) error {
 }
 
 func (t *Task) burial(reason string) store.SettleTaskRequest {
-	return store.SettleTaskRequest{How: store.TaskBuried, After: t.queue.config.buriedFor, Reason: strings.ToValidUTF8(reason[:min(len(reason), store.MaxReason)], "")}
+	reason = strings.ToValidUTF8(reason[:min(len(reason), store.MaxReason)], "")
+	return store.SettleTaskRequest{How: store.TaskBuried, After: t.queue.config.buriedFor, Reason: reason}
 }
 
 // SettleBy is Done by a step of the caller's, such as a statement in the transaction of the task's
@@ -134,7 +135,9 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // the caller settles it with another call, which succeeds, and changes nothing, if step has settled
 // it nevertheless. If the task is settled already, SettleBy returns
 // [ErrSettled], and does not call step.
-func (t *Task) SettleBy(ctx context.Context, step func(context.Context, store.Delays, store.SettleTaskRequest) (owned bool, err error)) error {
+func (t *Task) SettleBy(
+	ctx context.Context, step func(context.Context, store.Delays, store.SettleTaskRequest) (owned bool, err error),
+) error {
 	if !t.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
@@ -182,6 +185,10 @@ func (t *Task) settle(ctx context.Context, req store.SettleTaskRequest) error {
 	}
 }
 
+var runEnds = [...]telemetry.RunEnd{
+	store.TaskDone: telemetry.RunDone, store.TaskAgain: telemetry.RunAgain, store.TaskBuried: telemetry.RunBuried,
+}
+
 // finish ends the task here after its settlement.
 func (t *Task) finish(ctx context.Context, req store.SettleTaskRequest, owned bool, err error) error {
 	q := t.queue
@@ -191,7 +198,7 @@ func (t *Task) finish(ctx context.Context, req store.SettleTaskRequest, owned bo
 	q.mu.Lock()
 	delete(q.tasks, t)
 	q.mu.Unlock()
-	end := [...]telemetry.RunEnd{store.TaskDone: telemetry.RunDone, store.TaskAgain: telemetry.RunAgain, store.TaskBuried: telemetry.RunBuried}[req.How]
+	end := runEnds[req.How]
 	switch {
 	case err != nil:
 		end = telemetry.RunError
