@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -41,6 +42,7 @@ type Attempt struct {
 	steps steps
 
 	telemetry telemetry.Beginning
+	running   live.Mark
 }
 
 type contextKey struct{}
@@ -233,7 +235,7 @@ func (a *Attempt) CompleteBy(
 		return err
 	}
 	settled = true
-	defer a.guard.calls.End()
+	defer a.ended()
 	expired := a.expired()
 	a.lease.End(ErrSettled)
 	a.guard.typical.Add(time.Since(a.start))
@@ -298,7 +300,7 @@ func (a *Attempt) finish(ctx context.Context, ended telemetry.IdempotencyResult,
 	if !a.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
-	defer a.guard.calls.End()
+	defer a.ended()
 	expired := a.expired()
 	a.lease.End(ErrSettled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
@@ -322,6 +324,11 @@ func (a *Attempt) finished(ctx context.Context, ended telemetry.IdempotencyResul
 	}
 	a.guard.telemetry.End(ctx, a.telemetry, ended, nil)
 	return nil
+}
+
+func (a *Attempt) ended() {
+	a.running.End()
+	a.guard.calls.End()
 }
 
 func (a *Attempt) forget() { a.guard.keeper.Remove(keptAttempt{a}) }

@@ -97,13 +97,13 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}, sealer: sealer}
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.pending.queue.MaxBytes, g.abandons.MaxBytes = maxPendingBytes, maxAbandonBytes
-	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name)
 	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = lease.NewKeeper(g.renew)
 	g.detach = hooks.AtShutdown(g, st.AtShutdown, (*Guard).shutdown)
 	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
 	namesake.LeaveWith(g, g.namesake)
+	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name, g.namesake.Counter())
 	return g, nil
 }
 
@@ -181,7 +181,7 @@ func (g *Guard) Begin(ctx context.Context, op Operation) (*Attempt, *Result, err
 	returned = true
 	outcome := resultOf(result, err)
 	if attempt != nil {
-		attempt.telemetry = x // finish calls calls.End
+		attempt.telemetry, attempt.running = x, g.namesake.Counter().Holds(1) // Attempt.ended ends calls
 	} else {
 		defer g.calls.End()
 	}
@@ -204,7 +204,7 @@ func (g *Guard) beginOrWait(ctx context.Context, op Operation) (*Attempt, *Resul
 		attempt, result, origin, err = g.begin(ctx, op)
 	}
 	if attempt != nil && clientctx.Left(ctx) { // the client left before its turn: the attempt is not run
-		g.calls.Begin() // finish calls End
+		g.calls.Begin() // Attempt.ended ends it
 		_ = attempt.Abandon(ctx)
 		return nil, nil, origin, &InFlightError{ID: attempt.OperationID()}
 	}
@@ -244,7 +244,7 @@ func (g *Guard) begin(ctx context.Context, op Operation) (*Attempt, *Result, tra
 		if reply.Outcome != store.ToReconcile {
 			return g.interpret(ctx, req, reply, sent)
 		}
-		g.calls.Begin() // finish calls End
+		g.calls.Begin() // Attempt.ended ends it
 		if err := g.reconcile(ctx, g.newAttempt(ctx, req, reply.Number, sent)); err != nil {
 			return nil, nil, trace.SpanContext{}, err
 		}

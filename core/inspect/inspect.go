@@ -41,7 +41,7 @@ type Mechanism struct {
 func Mechanisms(st any) []Mechanism {
 	var found []Mechanism
 	for _, m := range namesake.Members(st) {
-		found = append(found, Mechanism(m))
+		found = append(found, Mechanism{m.Kind, m.Name, m.Settings, m.Members})
 	}
 	slices.SortFunc(found, func(a, b Mechanism) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))

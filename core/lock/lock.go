@@ -72,7 +72,7 @@ func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
 		Capacity:  func(*lease.Config, string, int) (int, error) { return store.MaxCapacity, nil },
 		Alloc:     newLease,
 		Reenter:   l.reenter,
-		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name),
+		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name, l.namesake.Counter()),
 		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "lock"),
 	})
 	namesake.LeaveWith(l.pool, l.namesake)

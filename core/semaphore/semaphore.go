@@ -121,7 +121,7 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 		},
 		Capacity:  c.weigh,
 		Alloc:     newPermit,
-		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name),
+		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name, c.namesake.Counter()),
 		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore"),
 	})
 	namesake.LeaveWith(c.pool, c.namesake)

@@ -85,8 +85,7 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		return nil, fmt.Errorf("tokenbucket: New: WithLease: %d is not between 2 and %d", c.block, maxBlock)
 	}
 	l := &Limiter{
-		store: st, buckets: st, name: name, parent: c.parent, telemetry: telemetry.NewRateLimit(c.providers, ScopeName, name),
-		closed: make(chan struct{}),
+		store: st, buckets: st, name: name, parent: c.parent, closed: make(chan struct{}),
 	}
 	if err := l.SetPlan(plan); err != nil {
 		return nil, err
@@ -103,6 +102,7 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 	l.quick, _ = l.buckets.(store.QuickBuckets)
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
 	namesake.LeaveWith(l, l.namesake)
+	l.telemetry = telemetry.NewRateLimit(c.providers, ScopeName, name, l.namesake.Counter())
 	return l, nil
 }
 

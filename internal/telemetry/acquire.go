@@ -7,6 +7,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -43,6 +45,7 @@ const (
 type Acquisitions struct {
 	policy    attribute.KeyValue
 	resultKey attribute.Key
+	counter   *live.Counter
 	durations *Durations[AcquireResult]
 	tracer    trace.Tracer
 	name      string // of the spans
@@ -52,21 +55,23 @@ type Acquisitions struct {
 	add    []metric.AddOption
 }
 
-func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key) *Acquisitions {
-	a := &Acquisitions{policy: policyKey.String(policy), resultKey: key, tracer: p.tracer(scope), name: "acquire " + policy}
+func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key, counter *live.Counter) *Acquisitions {
+	a := &Acquisitions{policy: policyKey.String(policy), resultKey: key, counter: counter, tracer: p.tracer(scope), name: "acquire " + policy}
 	a.durations = newDurations(p, durationsSpec[AcquireResult]{
 		scope: scope, name: "lockkeeper." + mechanism + ".acquire.duration",
 		description: "How long it takes to get what is asked for, or to be refused, waiting included.",
-		bounds:      WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: key,
+		bounds:      WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: key, counter: counter,
 		ends: acquireResults, failed: AcquireError,
+		counted: map[AcquireResult]live.Result{Busy: live.Denied, Canceled: live.Other},
 	})
 	return a
 }
 
 // Acquisition is a request in flight. The zero value records nothing.
 type Acquisition struct {
-	began time.Time
-	span  trace.Span // may be nil
+	began   time.Time
+	span    trace.Span // may be nil
+	waiting live.Mark
 }
 
 // Begin is called before a request, and End after it. A request that may wait has a span of its own
@@ -86,6 +91,7 @@ func (a *Acquisitions) End(ctx context.Context, x Acquisition, result AcquireRes
 		err = nil
 	}
 	a.durations.End(ctx, x.began, result, err)
+	x.waiting.End()
 	attributes := func(span trace.Span) {
 		span.SetAttributes(a.policy, a.resultKey.String(string(result)))
 	}
@@ -100,6 +106,13 @@ func (a *Acquisitions) End(ctx context.Context, x Acquisition, result AcquireRes
 		fail(x.span, err)
 	}
 	x.span.End()
+}
+
+// Waits is called when a request joins a queue. It may be called more than once.
+func (a *Acquisitions) Waits(x *Acquisition) {
+	if x.waiting == (live.Mark{}) {
+		x.waiting = a.counter.Waits()
+	}
 }
 
 // Traced reports whether the request has a span.
@@ -120,8 +133,8 @@ func (x Acquisition) Behind(holder string, span trace.SpanContext) {
 }
 
 // NewLock returns the telemetry of the Locker with this name.
-func NewLock(p Providers, scope, policy string) *Acquisitions {
-	a := newAcquisitions(p, scope, policy, "lock", lockResultKey)
+func NewLock(p Providers, scope, policy string, counter *live.Counter) *Acquisitions {
+	a := newAcquisitions(p, scope, policy, "lock", lockResultKey, counter)
 	a.holds = newDurations(p, durationsSpec[HoldEnd]{
 		scope: scope, name: "lockkeeper.lock.hold.duration", description: "How long locks are held.",
 		bounds: WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: lockEndKey,
@@ -131,8 +144,8 @@ func NewLock(p Providers, scope, policy string) *Acquisitions {
 }
 
 // NewSemaphore returns the telemetry of the Semaphore with this name.
-func NewSemaphore(p Providers, scope, policy string) *Acquisitions {
-	a := newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey)
+func NewSemaphore(p Providers, scope, policy string, counter *live.Counter) *Acquisitions {
+	a := newAcquisitions(p, scope, policy, "semaphore", semaphoreResultKey, counter)
 	a.active = must(p.meter(scope).Int64UpDownCounter("lockkeeper.semaphore.permit.active",
 		metric.WithDescription("How many permits this process has, by weight."), metric.WithUnit("{permit}")))
 	a.add = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(a.policy))}
@@ -149,11 +162,28 @@ func (a *Acquisitions) Hold(ctx context.Context) (held time.Time) {
 
 // Ended records that a lock was held until now.
 func (a *Acquisitions) Ended(ctx context.Context, held time.Time, how HoldEnd) {
-	a.holds.End(ctx, held, how, nil)
+	if a.holds != nil {
+		a.holds.End(ctx, held, how, nil)
+	}
 }
 
-// Active records that the permits of this process have changed by n.
-func (a *Acquisitions) Active(ctx context.Context, n int) {
+// Holding records a new hold of this weight. Released follows.
+func (a *Acquisitions) Holding(ctx context.Context, weight int) live.Mark {
+	a.permits(ctx, weight)
+	if a.active == nil {
+		weight = 1 // of a lock
+	}
+	return a.counter.Holds(weight)
+}
+
+// Released records the end of a hold, which may have another weight now.
+func (a *Acquisitions) Released(ctx context.Context, held live.Mark, weight int) {
+	a.permits(ctx, -weight)
+	held.End()
+}
+
+// permits records that the permits of this process have changed by n.
+func (a *Acquisitions) permits(ctx context.Context, n int) {
 	if a.active != nil && a.active.Enabled(ctx) {
 		a.active.Add(ctx, int64(n), a.add...)
 	}

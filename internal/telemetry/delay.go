@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -32,6 +34,7 @@ const (
 // Delay is the telemetry of a queue of delayed tasks.
 type Delay struct {
 	policy        attribute.KeyValue
+	counter       *live.Counter
 	lateness      metric.Float64Histogram
 	record        []metric.RecordOption
 	durations     *Durations[RunEnd]
@@ -46,18 +49,19 @@ type Delay struct {
 }
 
 // NewDelay returns the telemetry of the queue with this name.
-func NewDelay(p Providers, logger *slog.Logger, scope, policy string) *Delay {
+func NewDelay(p Providers, logger *slog.Logger, scope, policy string, counter *live.Counter) *Delay {
 	meter, key := p.meter(scope), policyKey.String(policy)
 	own := metric.WithAttributeSet(attribute.NewSet(key))
 	d := &Delay{
-		policy: key, record: []metric.RecordOption{own}, add: []metric.AddOption{own}, tracer: p.tracer(scope), name: "run " + policy,
+		policy: key, counter: counter, record: []metric.RecordOption{own}, add: []metric.AddOption{own}, tracer: p.tracer(scope), name: "run " + policy,
 		logger: logger.With("mechanism", "delay", "policy", policy),
 		lateness: must(meter.Float64Histogram("lockkeeper.delay.lateness", metric.WithUnit("s"),
 			metric.WithDescription("How long after they were due tasks begin."), metric.WithExplicitBucketBoundaries(WaitBounds...))),
 		durations: newDurations(p, durationsSpec[RunEnd]{
 			scope: scope, name: "lockkeeper.delay.run.duration", description: "How long attempts at tasks take until their end is recorded.",
-			bounds: WaitBounds, attributes: []attribute.KeyValue{key}, key: runEndKey,
+			bounds: WaitBounds, attributes: []attribute.KeyValue{key}, key: runEndKey, counter: counter,
 			ends: []RunEnd{RunDone, RunAgain, RunBuried, RunLost, RunError}, failed: RunError,
+			counted: map[RunEnd]live.Result{RunAgain: live.Other, RunBuried: live.Failed, RunLost: live.Failed},
 		}),
 		puts: must(meter.Int64Counter("lockkeeper.delay.puts",
 			metric.WithDescription("How many tasks were put."), metric.WithUnit("{task}"))),
@@ -93,14 +97,15 @@ func (d *Delay) count(ctx context.Context, c metric.Int64Counter, key attribute.
 
 // Run is an attempt at a task.
 type Run struct {
-	began time.Time
-	span  trace.Span
+	began   time.Time
+	span    trace.Span
+	running live.Mark
 }
 
 // Begin records the begin of an attempt that is late by this time, and returns the context of its
 // span, which links to the span of the put.
 func (d *Delay) Begin(ctx context.Context, late time.Duration, put trace.SpanContext) (context.Context, Run) {
-	r := Run{began: d.durations.Begin(ctx)}
+	r := Run{began: d.durations.Begin(ctx), running: d.counter.Holds(1)}
 	d.lateness.Record(ctx, late.Seconds(), d.record...)
 	d.running.Add(ctx, 1, d.add...)
 	options := []trace.SpanStartOption{trace.WithAttributes(d.policy), trace.WithSpanKind(trace.SpanKindConsumer)}
@@ -118,6 +123,7 @@ func (d *Delay) End(ctx context.Context, r Run, how RunEnd, err error) {
 	}
 	d.durations.End(ctx, r.began, how, err)
 	d.running.Add(ctx, -1, d.add...)
+	r.running.End()
 	r.span.SetAttributes(runEndKey.String(string(how)))
 	if err != nil {
 		fail(r.span, err)

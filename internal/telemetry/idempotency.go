@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -41,6 +43,7 @@ const (
 // Idempotency is the telemetry of a guard.
 type Idempotency struct {
 	policy      attribute.KeyValue
+	counter     *live.Counter
 	durations   *Durations[IdempotencyResult]
 	resolutions metric.Int64Counter
 	tracer      trace.Tracer
@@ -57,8 +60,8 @@ type Idempotency struct {
 }
 
 // NewIdempotency returns the telemetry of the guard with this name.
-func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Idempotency {
-	t := &Idempotency{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "begin " + policy}
+func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string, counter *live.Counter) *Idempotency {
+	t := &Idempotency{policy: policyKey.String(policy), counter: counter, tracer: p.tracer(scope), name: "begin " + policy}
 	t.logger = logger.With("mechanism", "idempotency", "policy", policy)
 	t.notFound = NewRepeated(t.logger, "lockkeeper: an unknown outcome is not found out")
 	t.resolutions = must(p.meter(scope).Int64Counter("lockkeeper.idempotency.resolutions",
@@ -66,12 +69,17 @@ func NewIdempotency(p Providers, logger *slog.Logger, scope, policy string) *Ide
 	t.durations = newDurations(p, durationsSpec[IdempotencyResult]{
 		scope: scope, name: "lockkeeper.idempotency.duration",
 		description: "How long attempts take until their end is recorded, and how long other requests take to be answered.",
-		bounds:      WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: idempotencyResultKey,
+		bounds:      WaitBounds, attributes: []attribute.KeyValue{t.policy}, key: idempotencyResultKey, counter: counter,
 		ends: []IdempotencyResult{
 			Executed, Unretained, Abandoned, Failed, Overtaken, Unconfirmed, Dropped, Replayed, InProgress, Mismatch, Unknown, NotRetained,
 			ScopeFull, IdempotencyError,
 		},
 		failed: IdempotencyError,
+		counted: map[IdempotencyResult]live.Result{
+			InProgress: live.Denied, Mismatch: live.Denied, Unknown: live.Denied, NotRetained: live.Denied, ScopeFull: live.Denied,
+			Failed: live.Failed, Overtaken: live.Failed, Dropped: live.Failed,
+			Replayed: live.Other, Abandoned: live.Other, Unconfirmed: live.Other,
+		},
 	})
 	return t
 }

@@ -82,7 +82,7 @@ func TestDamageIsLoggedOnceAMinute(t *testing.T) {
 func TestFullScopesAreLoggedOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := messages(func(logger *slog.Logger) {
-			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders")
+			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders", nil)
 			for range 2 {
 				for _, records := range []int{0, 79, 80, 87, 94, 100} {
 					g.ScopeHas(t.Context(), "digest", records, 100)
@@ -101,7 +101,7 @@ func TestFullScopesAreLoggedOnceAnHour(t *testing.T) {
 			t.Errorf("logged:\n%s", strings.Join(got, "\n"))
 		}
 		got = messages(func(logger *slog.Logger) {
-			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders")
+			g := telemetry.NewIdempotency(telemetry.Providers{}, logger, "scope", "orders", nil)
 			for n := range 1000 {
 				g.ScopeIsFull(t.Context(), strconv.Itoa(n), 100, time.Minute)
 			}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -41,6 +42,7 @@ const (
 // RateLimit is the telemetry of a limiter.
 type RateLimit struct {
 	policy      attribute.KeyValue
+	counter     *live.Counter
 	decisions   *Durations[RateLimitResult]
 	settlements counts[SettlementResult]
 	candidates  counts[RateLimitResult]
@@ -49,12 +51,13 @@ type RateLimit struct {
 }
 
 // NewRateLimit returns the telemetry of the limiter with this name.
-func NewRateLimit(p Providers, scope, policy string) *RateLimit {
-	t := &RateLimit{policy: policyKey.String(policy), tracer: p.tracer(scope), name: "acquire " + policy}
+func NewRateLimit(p Providers, scope, policy string, counter *live.Counter) *RateLimit {
+	t := &RateLimit{policy: policyKey.String(policy), counter: counter, tracer: p.tracer(scope), name: "acquire " + policy}
 	t.decisions = newDurations(p, durationsSpec[RateLimitResult]{
 		scope: scope, name: "lockkeeper.rate_limit.decision.duration", description: "How long limiters take to decide.",
-		bounds: StoreBounds, attributes: []attribute.KeyValue{t.policy}, key: rateLimitResultKey,
+		bounds: StoreBounds, attributes: []attribute.KeyValue{t.policy}, key: rateLimitResultKey, counter: counter,
 		ends: []RateLimitResult{RateLimitAcquired, RateLimitDenied, RateLimitError}, failed: RateLimitError,
+		counted: map[RateLimitResult]live.Result{RateLimitDenied: live.Denied},
 	})
 	t.settlements = newCounts(must(p.meter(scope).Int64Counter("lockkeeper.rate_limit.settlements",
 		metric.WithDescription("How many reservations were settled that had cost another amount than was estimated."),
@@ -108,7 +111,10 @@ func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitRe
 }
 
 // Waiting is a caller that waits for tokens.
-type Waiting struct{ span trace.Span } // may be nil
+type Waiting struct {
+	span trace.Span // may be nil
+	mark live.Mark
+}
 
 // Wait is called before a wait for tokens, and End after it. The wait has a span if the current one
 // is recording.
@@ -116,12 +122,14 @@ func (t *RateLimit) Wait(ctx context.Context) (w Waiting) {
 	if trace.SpanFromContext(ctx).IsRecording() {
 		_, w.span = t.tracer.Start(ctx, t.name, trace.WithAttributes(t.policy)) //nolint:spancheck // End ends it
 	}
+	w.mark = t.counter.Waits()
 	return w
 }
 
 // End ends the span with the result of the wait. Tokens that would come after the context's
 // deadline are a denial and no error.
 func (w Waiting) End(ctx context.Context, err error) {
+	w.mark.End()
 	if w.span == nil {
 		return
 	}

@@ -6,6 +6,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -53,9 +55,9 @@ func NewStore(p Providers, scope, store string, operations []string, open func()
 		metric.WithDescription("How long a store's calls take."), metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(StoreBounds...)))
 	for _, operation := range operations {
 		both := []attribute.KeyValue{name, operationKey.String(operation)}
-		d := &Durations[callEnd]{histogram: histogram, ends: []end[callEnd]{newEnd(callWorked, "", both)}}
+		d := &Durations[callEnd]{histogram: histogram, ends: []end[callEnd]{newEnd(callWorked, "", live.Passed, both)}}
 		for _, e := range ErrorTypes {
-			d.ends = append(d.ends, newEnd(callFailed, e, both))
+			d.ends = append(d.ends, newEnd(callFailed, e, live.Failed, both))
 		}
 		t.calls[operation] = d
 	}

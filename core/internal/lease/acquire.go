@@ -176,9 +176,10 @@ func (p *Pool) busy(req *store.LeaseRequest, reply *store.LeaseReply, cause erro
 	})
 }
 
-// behind records on the span of a request for a lock which hold it waits for, by the label of that
-// hold.
+// behind records that a request waits, and on the span of one for a lock which hold it waits for,
+// by the label of that hold.
 func (p *Pool) behind(r *Request, label string) {
+	p.Telemetry.Waits(&r.traced)
 	if r.traced.Traced() && p.Kind == store.LockKind {
 		r.traced.Behind(CutSpan(label))
 	}

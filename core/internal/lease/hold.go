@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -25,6 +26,7 @@ type Hold struct {
 	weight   atomic.Int64 // a downgrade reduces it
 	length   atomic.Int64 // of the term from its last renewal
 	initial  *Lease       // memory for the first lease
+	held     live.Mark    // guarded by the pool's mu
 
 	// Guarded by the pool's mu.
 	queue   *queue // in which it may be handed on; nil if none
@@ -58,7 +60,7 @@ func (p *Pool) newHold(req *store.LeaseRequest, g store.Grant, c *Config) (*Hold
 	p.mu.Lock()
 	p.holds[req.ID] = h
 	p.mu.Unlock()
-	p.Telemetry.Active(context.Background(), req.Weight)
+	h.held = p.Telemetry.Holding(context.Background(), req.Weight)
 	switch {
 	case length < c.TTL:
 		p.keeper.TakeUp(h, g.Sent, length, !c.Renew)
@@ -147,7 +149,7 @@ func (p *Pool) remove(h *Hold) bool {
 	if h.config.Renew {
 		p.renewed.End()
 	}
-	p.Telemetry.Active(context.Background(), -int(h.weight.Load()))
+	p.Telemetry.Released(context.Background(), h.held, int(h.weight.Load()))
 	if q := h.queue; q != nil {
 		q.drop(h)
 		p.kick(q)

@@ -1,5 +1,6 @@
-// Package namesake finds mechanisms with the same name on the same store and different settings.
-// They share their state, so each overrides the others' settings.
+// Package namesake is the register of a process's mechanisms on each store. It finds those with the
+// same name and different settings, which share their state, so that each overrides the others'
+// settings; and it has a counter for each name, for people who look at what the mechanisms do.
 package namesake
 
 import (
@@ -7,13 +8,16 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 // Register has the mechanisms of a store, which embeds it. It keeps at most maxNames names:
 // mechanisms with later names are not compared.
 type Register struct {
-	mu    sync.Mutex
-	names map[id]*entry
+	mu      sync.Mutex
+	names   map[id]*entry
+	watched int // by how many
 }
 
 const maxNames = 4096
@@ -25,6 +29,7 @@ type entry struct {
 	settings Settings // of the first mechanism, or of the last Change
 	members  int
 	logged   bool
+	counter  live.Counter
 }
 
 // Settings are the settings that mechanisms of one name must have in common.
@@ -67,6 +72,9 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 			r.names = make(map[id]*entry)
 		}
 		e = &entry{settings: s}
+		for range r.watched {
+			e.counter.Start()
+		}
 		r.names[m.id] = e
 	}
 	m.entry = e
@@ -87,6 +95,7 @@ type Group struct {
 	Kind, Name string
 	Settings   string // their Text
 	Members    int
+	Counter    *live.Counter
 }
 
 // Members returns the members of a store's register, in no order.
@@ -100,9 +109,38 @@ func Members(store any) []Group {
 	defer r.mu.Unlock()
 	groups := make([]Group, 0, len(r.names))
 	for id, e := range r.names {
-		groups = append(groups, Group{id.kind, id.name, e.settings.Text, e.members})
+		groups = append(groups, Group{id.kind, id.name, e.settings.Text, e.members, &e.counter})
 	}
 	return groups
+}
+
+// Watch starts the counters of a store's mechanisms, also of those to come, until stop is called,
+// once.
+func Watch(store any) (stop func()) {
+	holder, ok := store.(Store)
+	if !ok {
+		return func() {}
+	}
+	r := holder.register()
+	r.watch(1, (*live.Counter).Start)
+	return func() { r.watch(-1, (*live.Counter).Stop) }
+}
+
+func (r *Register) watch(n int, change func(*live.Counter)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watched += n
+	for _, e := range r.names {
+		change(&e.counter)
+	}
+}
+
+// Counter returns the counter of the member's name, or nil.
+func (m *Member) Counter() *live.Counter {
+	if m == nil {
+		return nil
+	}
+	return &m.entry.counter
 }
 
 // LeaveWith removes the member from the register when its owner was dropped without Close.
