@@ -22,8 +22,8 @@ import (
 //   - When it is full of token buckets, it drops one for each new key ([WithMaxBuckets]).
 //   - When it is full of records, it drops results of finished operations ([WithMaxRecordBytes]).
 //   - It never drops the record of an operation, a held lock or permit, the participants of a
-//     latch, a delayed task, or the hold of a bucket. When it is full of those, it refuses new ones with
-//     store.ErrFull.
+//     latch, a delayed task, a document, or the hold of a bucket. When it is full of those, it refuses
+//     new ones with store.ErrFull.
 //
 // All methods may be called concurrently.
 type Store struct {
@@ -43,6 +43,8 @@ type Store struct {
 
 	latches latches
 	tasks   tasks
+
+	documents documents
 
 	unobserve func()
 
@@ -69,6 +71,7 @@ type config struct {
 	maxLeases       int
 	maxParticipants int
 	maxTaskBytes    int
+	maxDocBytes     int
 	providers       telemetry.Providers
 }
 
@@ -143,11 +146,21 @@ func WithMaxTaskBytes(n int) Option {
 	return func(c *config) { c.maxTaskBytes = n }
 }
 
+// WithMaxDocumentBytes sets the maximum memory of documents: 64 MiB by default. A document counts its
+// data, its names and 512 bytes. A full store refuses a new document, and a larger one, with
+// store.ErrFull. It panics if n is less than 512.
+func WithMaxDocumentBytes(n int) Option {
+	if n < documentBytes {
+		panic(fmt.Sprintf("memstore: WithMaxDocumentBytes: %d is less than one document's %d bytes", n, documentBytes))
+	}
+	return func(c *config) { c.maxDocBytes = n }
+}
+
 // New returns an empty store.
 func New(opts ...Option) *Store {
 	c := config{
 		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLeases: 1 << 19, maxParticipants: 1 << 20,
-		maxTaskBytes: 256 << 20,
+		maxTaskBytes: 256 << 20, maxDocBytes: 64 << 20,
 	}
 	option.Apply(&c, opts)
 	s := &Store{namesakes: new(namesakes), start: time.Now(), seed: maphash.MakeSeed()}
@@ -162,6 +175,7 @@ func New(opts ...Option) *Store {
 	s.leases.init(s, c.maxLeases)
 	s.latches.init(c.maxParticipants)
 	s.tasks.init(c.maxTaskBytes)
+	s.documents.init(c.maxDocBytes, s.fences.epoch)
 	s.unobserve = s.observeSizes(c.providers)
 	return s
 }

@@ -24,6 +24,7 @@ func (s *Store) observeSizes(p telemetry.Providers) (end func()) {
 		"lease_request":     func() int { return int(s.leases.requests.Load()) },
 		"latch_participant": s.latches.count,
 		"task":              s.tasks.count,
+		"document":          s.documents.count,
 	})
 }
 
