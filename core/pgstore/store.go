@@ -236,10 +236,11 @@ func newStore(settings *pgxpool.Config, opts []Option) (*Store, error) {
 		CheckServer: s.checkServer,
 		Subscribed:  func() { s.waiting.Subscribed() },
 		Pushed:      func(push string) { s.waiting.Pushed(push) },
-		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations,
+		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations, Counter: s.Calls(),
 	}); err != nil {
 		return nil, fmt.Errorf("pgstore: New: %w", err)
 	}
+	s.Serves(s.db.IsDown)
 	s.initLeases()
 	s.initBuckets()
 	s.db.Start(s.sweep)

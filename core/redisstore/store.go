@@ -181,8 +181,9 @@ func New(client redis.UniversalClient, opts ...Option) (*Store, error) {
 		Acks: c.acks, AckTimeout: c.ackTimeout,
 		CheckServer: s.checkEviction,
 		Attach:      func(n *script.Node) any { return s.newDecisions(n) },
-		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations,
+		Logger:      c.logger, Providers: c.providers, ScopeName: ScopeName, Operations: operations, Counter: s.Calls(),
 	})
+	s.Serves(s.redis.IsDown)
 	s.waiting = waiting.New(waiting.Store[leaseKeys]{
 		Hooks: &s.hooks, Life: s.redis.Life(), Start: s.redis.Start, Listen: s.listen, Broken: s.inbox.broken,
 		Acquire: s.acquireLease, Beat: s.beat, Check: s.checkInbox, Release: s.releaseUnwanted,

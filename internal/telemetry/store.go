@@ -36,7 +36,7 @@ const (
 
 // NewStore returns the telemetry of a store of this kind, with these operations. open reports
 // whether its breaker is open.
-func NewStore(p Providers, scope, store string, operations []string, open func() bool) *Store {
+func NewStore(p Providers, scope, store string, operations []string, open func() bool, counter *live.Counter) *Store {
 	meter := p.meter(scope)
 	name := storeKey.String(store)
 	set := attribute.NewSet(name)
@@ -55,7 +55,7 @@ func NewStore(p Providers, scope, store string, operations []string, open func()
 		metric.WithDescription("How long a store's calls take."), metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(StoreBounds...)))
 	for _, operation := range operations {
 		both := []attribute.KeyValue{name, operationKey.String(operation)}
-		d := &Durations[callEnd]{histogram: histogram, ends: []end[callEnd]{newEnd(callWorked, "", live.Passed, both)}}
+		d := &Durations[callEnd]{histogram: histogram, counter: counter, ends: []end[callEnd]{newEnd(callWorked, "", live.Passed, both)}}
 		for _, e := range ErrorTypes {
 			d.ends = append(d.ends, newEnd(callFailed, e, live.Failed, both))
 		}

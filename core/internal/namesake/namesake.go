@@ -18,6 +18,8 @@ type Register struct {
 	mu      sync.Mutex
 	names   map[id]*entry
 	watched int // by how many
+	calls   live.Counter
+	down    func() bool // whether the store takes its server to be down; nil if it has none
 }
 
 const maxNames = 4096
@@ -130,9 +132,33 @@ func (r *Register) watch(n int, change func(*live.Counter)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watched += n
+	change(&r.calls)
 	for _, e := range r.names {
 		change(&e.counter)
 	}
+}
+
+// Calls returns the counter of the store's calls to its server.
+func (r *Register) Calls() *live.Counter { return &r.calls }
+
+// Serves says that the store has a server, which it takes to be down while down reports it. It is
+// called before mechanisms use the store.
+func (r *Register) Serves(down func() bool) { r.down = down }
+
+// Server describes a store's server.
+type Server struct {
+	Down  bool // the store takes it to be down, and fails fast
+	Calls *live.Counter
+}
+
+// ServerOf describes the server of a store. It reports false if the store has none, or no register.
+func ServerOf(store any) (Server, bool) {
+	holder, ok := store.(Store)
+	if !ok || holder.register().down == nil {
+		return Server{}, false
+	}
+	r := holder.register()
+	return Server{r.down(), &r.calls}, true
 }
 
 // Counter returns the counter of the member's name, or nil.

@@ -42,7 +42,8 @@ const (
 // Bounds are the upper bounds of the buckets for durations; the last bucket has none.
 var Bounds = [Buckets - 1]time.Duration{
 	10 * time.Microsecond, 30 * time.Microsecond, 100 * time.Microsecond, 300 * time.Microsecond,
-	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond,
+	time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond,
+	100 * time.Millisecond, 300 * time.Millisecond,
 	time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second, 100 * time.Second,
 }
 
@@ -268,7 +269,7 @@ func (c *Counter) Read() (Reading, bool) {
 		Totals: totals.counts, Waiting: s.waiting.now.Load(), Held: s.held.now.Load(),
 		Open: now.Sub(s.began) - time.Duration(s.closed)*SlotLength,
 	}
-	slot.Waiting, slot.Held = uint32(max(s.waiting.most.Load(), 0)), uint32(max(s.held.most.Load(), 0)) //nolint:gosec // as in next
+	slot.Waiting, slot.Held = uint32(s.waiting.most.Load()), uint32(s.held.most.Load()) //nolint:gosec // as in next
 	r.Slots = append(append(make([]Slot, 0, len(s.slots)+1), s.slots...), slot)
 	return r, true
 }

@@ -121,7 +121,9 @@ func TestPercentiles(t *testing.T) {
 	}
 	c.Took(time.Hour)
 	r, _ := c.Read()
-	for p, want := range map[float64]time.Duration{0.5: 3 * time.Millisecond, 0.97: 3 * time.Millisecond, 0.99: 3 * time.Second} {
+	for p, want := range map[float64]time.Duration{
+		0.5: 3 * time.Millisecond, 0.97: 3 * time.Millisecond, 0.99: 3 * time.Second,
+	} {
 		if got, ok := Percentile(p, r.Slots...); !ok || got != want {
 			t.Errorf("percentile %v is %v, want %v", p, got, want)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
@@ -148,8 +149,16 @@ func driveFullAndClosed(w *world) {
 func driveOverload(w *world) {
 	providers := telemetry.Providers{Meter: w.meters, Tracer: w.tracers}
 	operations := telemetry.NewStore(providers, "github.com/lockkeeper/lockkeeper/core/redisstore", "redis", []string{"take_tokens"},
-		func() bool { return false })
+		func() bool { return false }, nil)
 	operations.Begin(w.t.Context(), "take_tokens").End(w.t.Context(), store.ErrOverloaded)
+}
+
+// drivePresence shows this process in a store that is closed.
+func drivePresence(w *world) {
+	st := memstore.New()
+	_ = st.Close()
+	p := must(presence.Start(st, presence.WithLogger(w.logger())))
+	_ = p.Stop(w.t.Context())
 }
 
 // driveNamesakes creates two mechanisms with one name and different settings.

@@ -20,6 +20,7 @@ func TestTelemetry(t *testing.T) {
 	driveFullAndClosed(w)
 	driveOverload(w)
 	driveNamesakes(w)
+	drivePresence(w)
 	driveLocks(w, store, broken)
 	driveElection(w, store, broken)
 	driveSemaphore(w, store, broken)

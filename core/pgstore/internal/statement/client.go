@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -67,7 +68,8 @@ type Config struct {
 	Logger     *slog.Logger
 	Providers  telemetry.Providers
 	ScopeName  string
-	Operations []Operation // of all calls
+	Operations []Operation   // of all calls
+	Counter    *live.Counter // of calls; may be nil
 }
 
 // New returns a client. It connects to nothing yet.
@@ -89,7 +91,7 @@ func New(config Config) (*Client, error) {
 	for _, op := range config.Operations {
 		names = append(names, op.Name)
 	}
-	db.telemetry = telemetry.NewStore(config.Providers, config.ScopeName, "postgresql", names, db.breaker.IsOpen)
+	db.telemetry = telemetry.NewStore(config.Providers, config.ScopeName, "postgresql", names, db.breaker.IsOpen, config.Counter)
 	db.misconfigured = telemetry.NewRepeated(config.Logger.With("store", "postgresql", "address", AddressOf(server)),
 		"lockkeeper: postgresql is misconfigured")
 	db.listener.init()
@@ -98,6 +100,9 @@ func New(config Config) (*Client, error) {
 	}
 	return db, nil
 }
+
+// IsDown reports whether the server is taken to be down.
+func (db *Client) IsDown() bool { return db.breaker.IsOpen() }
 
 // Start runs f in the background; Close waits for it. If the client is closed, it returns false
 // instead.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -59,7 +60,8 @@ type Config struct {
 	Logger     *slog.Logger
 	Providers  telemetry.Providers
 	ScopeName  string
-	Operations []Operation // all that calls have
+	Operations []Operation   // all that calls have
+	Counter    *live.Counter // of calls; may be nil
 }
 
 // New returns a client. It sends nothing.
@@ -71,14 +73,15 @@ func New(config Config) *Client {
 	for _, op := range config.Operations {
 		operations = append(operations, op.Name)
 	}
-	c.telemetry = telemetry.NewStore(config.Providers, config.ScopeName, "redis", operations, func() bool {
-		return slices.ContainsFunc(c.Nodes(), (*Node).isDown)
-	})
+	c.telemetry = telemetry.NewStore(config.Providers, config.ScopeName, "redis", operations, c.IsDown, config.Counter)
 	faults := config.Logger.With("store", "redis")
 	c.damage = telemetry.NewRepeated(faults, telemetry.DamagedRecord)
 	c.misconfigured = telemetry.NewRepeated(faults.With("address", addressOf(config.Redis)), "lockkeeper: redis is misconfigured")
 	return c
 }
+
+// IsDown reports whether a server is taken to be down.
+func (c *Client) IsDown() bool { return slices.ContainsFunc(c.Nodes(), (*Node).isDown) }
 
 // Start runs f in the background; Close waits for it. If the client is closed, it returns false
 // instead.

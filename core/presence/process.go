@@ -1,0 +1,90 @@
+package presence
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
+)
+
+// Process is one process of the fleet, as it described itself.
+type Process struct {
+	ID          string // of this start of it
+	Service     string
+	Host        string
+	PID         int
+	Up          time.Duration // since its first Start
+	Version, Go string        // of this library and of the language
+	ShowsKeys   bool
+	Stores      []Store
+	Mechanisms  []Mechanism // the busiest first
+	More        int         // how many others did not fit
+
+	Age        time.Duration // of this description
+	Unreadable string        // why it cannot be read; "" if it can
+}
+
+// Store is a store of a process.
+type Store struct {
+	Kind     string // redis, postgresql, memory, or the Go type
+	Down     bool   // the process takes its server to be down, and fails fast
+	Findings []store.Finding
+	Calls    Activity // of the store's calls to its server
+}
+
+// Mechanism is what a process has under one kind and name.
+type Mechanism struct {
+	Kind     string // that of log lines: rate_limit, lock, semaphore, idempotency or delay
+	Name     string
+	Store    int    // the index of its store
+	Settings string // of the first of them, without secrets
+	Members  int    // how many the process has
+	Activity
+}
+
+// Activity is what a mechanism has done since its process called Start, and what it does now.
+type Activity struct {
+	Passed uint64 // allowed, acquired, executed, done
+	Denied uint64 // by a limit, a holder, or the record of another attempt
+	Failed uint64 // without a decision of the store; operations and tasks that failed
+	Other  uint64 // left while waiting; replayed; to run again
+
+	Waiting int64 // for a lock, permits or tokens
+	Held    int64 // locks, permits by weight, attempts and tasks that run
+
+	// Slots are the last ten minutes in slots of [SlotLength], the oldest first; the last one is
+	// still open, since the time Open. They are nil if the process has not written them.
+	Slots []Slot
+	Open  time.Duration
+}
+
+// Slot is what happened in [SlotLength]. Of a mechanism that is called often, the durations are a
+// sample.
+type Slot = live.Slot
+
+// SlotLength is the length of a slot.
+const SlotLength = live.SlotLength
+
+// Calls is the number of calls.
+func (a *Activity) Calls() uint64 { return a.Passed + a.Denied + a.Failed + a.Other }
+
+// Percentile returns the p-th part of the durations of slots, such as 0.99, rounded up to the bound
+// of its bucket: 10 or 30 µs, and so on up to 100 s. It reports false if there are none.
+func Percentile(p float64, slots ...Slot) (time.Duration, bool) { return live.Percentile(p, slots...) }
+
+// kindOf returns the kind of a store.
+func kindOf(st any) string {
+	name := strings.TrimPrefix(fmt.Sprint(reflect.TypeOf(st)), "*")
+	switch name {
+	case "redisstore.Store":
+		return "redis"
+	case "pgstore.Store":
+		return "postgresql"
+	case "memstore.Store":
+		return "memory"
+	}
+	return name
+}
