@@ -17,9 +17,10 @@ type leaseKeys [5]string
 
 // The part of a key between the prefix and the tag.
 const (
-	ofLeases  = ":e:{"
-	ofLatches = ":c:{"
-	ofTasks   = ":d:{"
+	ofLeases    = ":e:{"
+	ofLatches   = ":c:{"
+	ofTasks     = ":d:{"
+	ofDocuments = ":n:{"
 )
 
 func (s *Store) leaseKeys(name, key string) leaseKeys {

@@ -353,6 +353,19 @@ var operations = map[string]func(t testing.TB, s *redisstore.Store) error{
 		}
 		return nil
 	},
+	"document": func(_ testing.TB, s *redisstore.Store) error {
+		version, _, err := s.PutDocument(ctx(), store.DocumentRequest{Space: "s", Name: "k", Data: []byte("text")})
+		if err == nil {
+			_, _, err = s.GetDocument(ctx(), "s", "k")
+		}
+		for _, listed := range s.ListDocuments(ctx(), "s") {
+			err = errors.Join(err, listed)
+		}
+		if err == nil {
+			_, err = s.RemoveDocument(ctx(), "s", "k", version)
+		}
+		return err
+	},
 	"check":  func(_ testing.TB, s *redisstore.Store) error { _, err := s.Check(ctx()); return err },
 	"ping":   func(_ testing.TB, s *redisstore.Store) error { return s.Ping(ctx()) },
 	"uptime": func(_ testing.TB, s *redisstore.Store) error { _, err := s.Uptime(ctx()); return err },
@@ -368,6 +381,7 @@ type missing struct {
 // onlyScripts are the operations that are scripts.
 var onlyScripts = []string{
 	"decision", "many decisions", "lock", "permits", "queue", "operation", "latch", "task", "inspect task", "list tasks",
+	"document",
 }
 
 var missingOnServer = map[string]missing{

@@ -52,6 +52,11 @@ var (
 	settleTasks = newScript("settle_tasks")
 	reviveTask  = newScript("revive_task")
 	inspectTask = newScript("inspect_task")
+
+	putDocument    = newScript("put_document")
+	getDocument    = newScript("get_document")
+	listDocuments  = newScript("list_documents")
+	removeDocument = newScript("remove_document")
 )
 
 func newScript(name string) *script.Script { return addScript(scriptText(name)) }

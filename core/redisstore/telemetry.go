@@ -24,7 +24,9 @@ var (
 	opTakeTasks       = script.Operation{Name: "take_tasks"} // or wait for tasks
 	opRenewTasks      = script.Operation{Name: "renew_tasks"}
 	opSettleTasks     = script.Operation{Name: "settle_tasks"}
-	opInspectTasks    = script.Operation{Name: "inspect"} // ends what has expired
+	opDocuments       = script.Operation{Name: "documents"}
+	opReadDocuments   = script.Operation{Name: "documents", Reads: true} // a listing removes what has expired
+	opInspectTasks    = script.Operation{Name: "inspect"}                // ends what has expired
 	opInspect         = script.Operation{Name: "inspect", Reads: true}
 	opEcho            = script.Operation{Name: "echo", Reads: true} // to the store's own inbox
 	opPing            = script.Operation{Name: "ping", Reads: true}
@@ -33,5 +35,5 @@ var (
 
 var operations = []script.Operation{
 	opTakeTokens, opHoldTokens, opResetTokens, opBeginOperation, opSettleOperation, opRenewOperations, opAcquireLease, opReleaseLeases, opRenewLeases, opBeat, opLatch,
-	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opInspect, opEcho, opPing, opQuorum,
+	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opDocuments, opInspect, opEcho, opPing, opQuorum,
 }
