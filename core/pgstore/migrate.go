@@ -18,13 +18,13 @@ import (
 var schemaFiles embed.FS
 
 // parts are the files of the schema, in their order.
-var parts = []string{"base", "leases", "buckets", "records", "latches", "tasks"}
+var parts = []string{"base", "leases", "buckets", "records", "latches", "tasks", "documents"}
 
 const (
 	// oldest is the oldest release of PostgreSQL that the store works with.
 	oldest = 14
 	// schemaVersion is the version of the schema that this release makes, and needs.
-	schemaVersion = 2
+	schemaVersion = 3
 	// compatibleWith is the schema version of the oldest release that works with this schema.
 	compatibleWith = 1
 	// migrationLock is the key of the advisory lock of migrations: "lockkeep" in ASCII.

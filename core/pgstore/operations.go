@@ -25,6 +25,7 @@ var (
 	opTakeTasks     = statement.Operation{Name: "take_tasks"} // or await
 	opRenewTasks    = statement.Operation{Name: "renew_tasks", Share: statement.RenewalShare}
 	opSettleTasks   = statement.Operation{Name: "settle_tasks", Share: statement.ReleaseShare}
+	opDocuments     = statement.Operation{Name: "documents"}
 	opLatch         = statement.Operation{Name: "latch"}
 	opInspect       = statement.Operation{Name: "inspect"}
 )
@@ -33,5 +34,5 @@ var operations = []statement.Operation{
 	opPing, opSweep, opTakeTokens, opHoldTokens, opResetTokens,
 	opBeginOperation, opSettleOperation, opRenewOperations,
 	opAcquireLease, opReleaseLeases, opRenewLeases, opBeat,
-	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opLatch, opInspect,
+	opPutTask, opCancelTask, opTakeTasks, opRenewTasks, opSettleTasks, opDocuments, opLatch, opInspect,
 }

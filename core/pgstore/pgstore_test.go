@@ -12,7 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testpace.InShort("^Test(Buckets|Leases|Records|Latches|Delays)$") // the contract
+	testpace.InShort("^Test(Buckets|Leases|Records|Latches|Delays|Documents)$") // the contract
 	postgrestest.Main(m)
 }
 

@@ -113,7 +113,7 @@ func contracts(t *testing.T, dsn string, opts ...Option) {
 	}
 	for name, contract := range map[string]func(*testing.T, storetest.Runner[*Store]){
 		"leases": storetest.Leases[*Store], "buckets": storetest.Buckets[*Store], "records": storetest.Records[*Store], "latches": storetest.Latches[*Store],
-		"delays": storetest.Delays[*Store],
+		"delays": storetest.Delays[*Store], "documents": storetest.Documents[*Store],
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

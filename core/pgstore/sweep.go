@@ -42,6 +42,10 @@ var sweeps = slices.Concat(leaseSweeps, []string{
 		ORDER BY ends LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 	`DELETE FROM lk.task_waiters WHERE ctid = ANY (ARRAY(
 		SELECT ctid FROM lk.task_waiters WHERE ends <= lk.now_us() LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+	`DELETE FROM lk.documents WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM lk.documents
+		WHERE expires <= (SELECT lk.now_us()) - 3600000000 AND put <= (SELECT lk.now_us()) - 3600000000
+		ORDER BY expires LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 })
 
 const (
