@@ -365,6 +365,7 @@ func TestOptionsPanic(t *testing.T) {
 		"memstore: WithMaxRecordBytes: 511": func() { memstore.WithMaxRecordBytes(511) },
 		"memstore: WithMaxLeases: 0":        func() { memstore.WithMaxLeases(0) },
 		"memstore: WithMaxParticipants: 0":  func() { memstore.WithMaxParticipants(0) },
+		"memstore: WithMaxDocumentBytes: 5": func() { memstore.WithMaxDocumentBytes(511) },
 	} {
 		func() {
 			defer func() {

@@ -1,6 +1,9 @@
 package memstore
 
-import "math"
+import (
+	"maps"
+	"math"
+)
 
 // RecordBytes returns the store's count of the bytes of its records, and their actual sum. It panics
 // if the counts of a scope are wrong.
@@ -43,4 +46,28 @@ func (s *Store) SweepRecords() {
 		r.records.Sweep(math.MaxInt, s.now())
 		r.mu.Unlock()
 	}
+}
+
+// DocumentBytes returns the store's count of the bytes of its documents, and their actual sum. It
+// panics if the count of a space is wrong.
+func (s *Store) DocumentBytes() (used, counted int) {
+	d := &s.documents
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	spaces := make(map[string]int)
+	for at := range d.table.Keys() {
+		spaces[at.space]++
+		counted += d.table.Get(at, math.MinInt64).Value.size()
+	}
+	if !maps.Equal(spaces, d.spaces) {
+		panic("the documents of a space are not counted as they are")
+	}
+	return d.bytes, counted
+}
+
+// SweepDocuments removes all documents that have expired.
+func (s *Store) SweepDocuments() {
+	s.documents.mu.Lock()
+	defer s.documents.mu.Unlock()
+	s.documents.table.Sweep(math.MaxInt, s.now())
 }

@@ -1,5 +1,5 @@
 // Package store defines the interfaces that stores implement for the mechanisms, one for each
-// mechanism, and the errors that all stores share. It is to the mechanisms what database/sql/driver
+// mechanism and one for documents, and the errors that all stores share. It is to the mechanisms what database/sql/driver
 // is to database/sql: users of locks, semaphores, token buckets and guards need only its errors.
 //
 // core/memstore, core/redisstore and core/pgstore implement all interfaces. A store may implement
@@ -34,6 +34,7 @@ type Store interface {
 	Latches
 	Delays
 	TaskKeeper
+	Documents
 
 	// Ping returns nil if the store can be reached, an error that matches ErrUnavailable if it
 	// cannot, or the context's error.

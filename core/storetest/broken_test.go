@@ -582,7 +582,7 @@ func TestSuitesFindBrokenStores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			suite, _, _ := strings.Cut(name, ": ") // or the name of none: then all of them
-			if suite != "leases" && suite != "delays" {
+			if suite != "leases" && suite != "delays" && suite != "documents" {
 				suite = ""
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSuiteOnABrokenStore$/"+suite)

@@ -53,6 +53,10 @@ const (
 	ListTasks        Op = "ListTasks"
 	CountTasks       Op = "CountTasks"
 	ReviveTask       Op = "ReviveTask"
+	PutDocument      Op = "PutDocument"
+	GetDocument      Op = "GetDocument"
+	ListDocuments    Op = "ListDocuments"
+	RemoveDocument   Op = "RemoveDocument"
 	Ping             Op = "Ping"
 )
 
@@ -444,6 +448,34 @@ func (f *Faulty) CountTasks(ctx context.Context, queue string) (store.TaskCounts
 // ReviveTask implements store.TaskKeeper.
 func (f *Faulty) ReviveTask(ctx context.Context, ref store.TaskRef) (bool, error) {
 	return disturb(ctx, f, ReviveTask, func() (bool, error) { return f.Store.ReviveTask(ctx, ref) })
+}
+
+// PutDocument implements store.Documents.
+func (f *Faulty) PutDocument(ctx context.Context, req store.DocumentRequest) (version int64, ok bool, err error) {
+	version, err = disturb(ctx, f, PutDocument, func() (version int64, err error) {
+		version, ok, err = f.Store.PutDocument(ctx, req)
+		return version, err
+	})
+	return version, ok && err == nil, err
+}
+
+// GetDocument implements store.Documents.
+func (f *Faulty) GetDocument(ctx context.Context, space, name string) (doc store.Document, found bool, err error) {
+	doc, err = disturb(ctx, f, GetDocument, func() (doc store.Document, err error) {
+		doc, found, err = f.Store.GetDocument(ctx, space, name)
+		return doc, err
+	})
+	return doc, found && err == nil, err
+}
+
+// ListDocuments implements store.Documents. A fault is an error that it yields.
+func (f *Faulty) ListDocuments(ctx context.Context, space string) iter.Seq2[store.Document, error] {
+	return listed(ctx, f, ListDocuments, func() iter.Seq2[store.Document, error] { return f.Store.ListDocuments(ctx, space) })
+}
+
+// RemoveDocument implements store.Documents.
+func (f *Faulty) RemoveDocument(ctx context.Context, space, name string, version int64) (bool, error) {
+	return disturb(ctx, f, RemoveDocument, func() (bool, error) { return f.Store.RemoveDocument(ctx, space, name, version) })
 }
 
 // Ping implements store.Store.

@@ -185,3 +185,38 @@ func TestFaultsOfLeases(t *testing.T) {
 		t.Errorf("the repeat of a release: %v, %v", outcomes, err)
 	}
 }
+
+func TestFaultsOfDocuments(t *testing.T) {
+	f := storetest.NewFaulty(memstore.New())
+	req := store.DocumentRequest{Space: "s", Name: "a", Data: []byte("text"), Version: store.NoDocument}
+	for op, call := range map[storetest.Op]func() error{
+		storetest.PutDocument:    func() error { _, _, err := f.PutDocument(t.Context(), req); return err },
+		storetest.GetDocument:    func() error { _, _, err := f.GetDocument(t.Context(), "s", "a"); return err },
+		storetest.RemoveDocument: func() error { _, err := f.RemoveDocument(t.Context(), "s", "b", store.AnyVersion); return err },
+		storetest.ListDocuments: func() (err error) {
+			for _, listed := range f.ListDocuments(t.Context(), "s") {
+				err = errors.Join(err, listed)
+			}
+			return err
+		},
+	} {
+		f.BreakNext(op, storetest.Down, 1)
+		if err := call(); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%s, Down: %v", op, err)
+		}
+		if err := call(); err != nil || f.Calls(op) != 2 {
+			t.Errorf("%s: %v, %d calls", op, err, f.Calls(op))
+		}
+	}
+	f.BreakNext(storetest.RemoveDocument, storetest.LostReply, 1)
+	if gone, err := f.RemoveDocument(t.Context(), "s", "a", store.AnyVersion); gone || !errors.Is(err, store.ErrUnconfirmed) {
+		t.Errorf("LostReply: %t, %v", gone, err)
+	}
+	f.BreakNext(storetest.PutDocument, storetest.LostReply, 1)
+	if _, ok, err := f.PutDocument(t.Context(), req); ok || !errors.Is(err, store.ErrUnconfirmed) {
+		t.Errorf("LostReply: %t, %v", ok, err)
+	}
+	if version, ok, err := f.PutDocument(t.Context(), req); !ok || version == 0 || err != nil {
+		t.Errorf("the repeat of a put: %d, %t, %v", version, ok, err)
+	}
+}

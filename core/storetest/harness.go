@@ -46,6 +46,7 @@ func All[S store.Store](t *testing.T, run Runner[S]) {
 	t.Run("leases", func(t *testing.T) { leases(t, run) })
 	t.Run("latches", func(t *testing.T) { Latches(t, run) })
 	t.Run("delays", func(t *testing.T) { Delays(t, run) })
+	t.Run("documents", func(t *testing.T) { Documents(t, run) })
 }
 
 // testCase is one test of the suite of interface I.

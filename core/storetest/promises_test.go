@@ -36,6 +36,7 @@ func TestPromises(t *testing.T) {
 		{"Records of operations", storetest.Records[*memstore.Store]},
 		{"Latches", storetest.Latches[*memstore.Store]},
 		{"Delayed tasks", storetest.Delays[*memstore.Store]},
+		{"Documents", storetest.Documents[*memstore.Store]},
 		{"Crashes", storetest.Crashes[*memstore.Store]},
 	} {
 		of := make(map[string][]string) // kinds of leases, by promise

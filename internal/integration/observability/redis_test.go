@@ -85,6 +85,9 @@ func driveOperations(w *world, st *redisstore.Store) {
 	ctx := w.t.Context()
 	latch := must(semaphore.NewLatch(st, "start", 1))
 	_ = must(latch.CountDown(ctx, secretKey))
+	if _, _, err := st.PutDocument(ctx, store.DocumentRequest{Space: secretKey, Name: secretKey}); err != nil {
+		w.t.Fatal(err)
+	}
 	_ = st.Ping(ctx)
 	if err := w.limiter(st, tokenbucket.PerHour(1)).Hold(ctx, secretKey+" that is held", time.Minute); err != nil {
 		w.t.Fatal(err)
