@@ -1,4 +1,4 @@
-// Torture runs fleets of processes that lock, acquire, take tokens and run operations, while
+// Torture runs fleets of processes that lock, acquire, take tokens, and run operations and tasks, while
 // processes, network and servers fail; checks what they did; and writes TORTURE.md. It exits with 1
 // if a promise was broken.
 //
@@ -45,11 +45,13 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		names  = flags.String("faults", "", "inject the faults whose names match this regular `expression`")
 		out    = flags.String("out", "results", "the `directory` to write into")
 		tiny   = flags.Bool("tiny", false, "only show that everything runs, for 10 s on each store")
-		bug    = flags.String("bug", "", "plant a `bug`, to see that it is found: split, generous or forget")
+		bug    = flags.String("bug", "", "plant a `bug`, to see that it is found: split, generous, hasty or forget")
 		o      = torture.Options{Longest: 5 * time.Second, Rest: 3 * time.Second, Out: log}
 	)
 	flags.DurationVar(&o.Duration, "duration", 3*time.Minute, "for how `long`, on each store")
 	flags.BoolVar(&o.Once, "once", false, "inject each fault once, however long that takes")
+	flags.StringVar(&o.Subjects, "subjects", "", "work with the subjects whose names match this regular `expression`, such as tasks|cancels")
+	flags.IntVar(&o.Tasks, "tasks", 0, "go on until there were that many tasks, and as many that were cancelled when they were due")
 	flags.IntVar(&o.Workers, "workers", 4, "the number of processes")
 	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().UnixNano()), "of the choice of faults") //nolint:gosec // not negative
 	if err := flags.Parse(args); err != nil {
@@ -69,7 +71,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return errors.New("-duration is not positive")
 	}
 	switch o.Bug {
-	case "", workload.Split, workload.Generous, torture.Forget:
+	case "", workload.Split, workload.Generous, workload.Hasty, torture.Forget:
 	default:
 		return fmt.Errorf("-bug: no bug %q", o.Bug)
 	}

@@ -107,7 +107,7 @@ func TestBugsAreFound(t *testing.T) {
 		t.Skip("keeps all cores busy for half a minute")
 	}
 	for _, store := range []string{"redis", "postgres"} {
-		for _, bug := range []string{"split", "generous", "forget"} {
+		for _, bug := range []string{"split", "generous", "hasty", "forget"} {
 			t.Run(store+"/"+bug, func(t *testing.T) {
 				installed(t, store)
 				t.Parallel()
@@ -151,7 +151,8 @@ func (w writer) Write(text []byte) (int, error) {
 
 func TestWrongFlags(t *testing.T) {
 	for _, args := range []string{
-		"-store mysql", "-workers 0", "-duration 0s", "-faults (", "-faults none-such -store memory", "-bug none", "-no-such-flag", "-tiny extra",
+		"-store mysql", "-workers 0", "-duration 0s", "-faults (", "-faults none-such -store memory", "-subjects none-such -store memory", "-subjects (",
+		"-tasks 1 -store memory", "-bug none", "-no-such-flag", "-tiny extra",
 	} {
 		if err := run(context.Background(), strings.Fields(args), log{t}); err == nil {
 			t.Errorf("%q was accepted", args)

@@ -3,6 +3,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -30,6 +31,11 @@ type Options struct {
 	Workers  int
 	Seed     uint64
 	Faults   *regexp.Regexp // names of those to inject; nil for all
+	// Subjects is a regular expression of the names of those to work with; empty for all.
+	Subjects string
+	// Tasks is how many tasks have to be run, and how many put and cancelled when they are due,
+	// before the run ends.
+	Tasks int
 	// Longest is the longest duration of a fault, where that can be chosen, and Rest the longest
 	// time between two.
 	Longest, Rest time.Duration
@@ -47,11 +53,27 @@ const (
 	warmUp = time.Second
 	// patience is how long workers may take to end.
 	patience = 15 * time.Second
+	// drains is how long the tasks may take to end after the last fault.
+	drains = time.Minute
 )
 
 // Run runs a fleet on a store, and returns what it did and what was wrong. If ctx ends, so does the
 // run, with its error: nothing is left running.
 func Run(ctx context.Context, o Options) (*report.Run, error) {
+	subjects, err := workload.SubjectsOf(o.Store, o.Subjects)
+	has := func(name string) bool {
+		return slices.ContainsFunc(subjects, func(s workload.Subject) bool { return s.Name == name })
+	}
+	switch {
+	case err != nil:
+	case len(subjects) == 0:
+		err = fmt.Errorf("-subjects: none of those of %s has such a name", o.Store)
+	case o.Tasks > 0 && !(has(workload.TasksName) && has(workload.CancelsName)):
+		err = fmt.Errorf("-tasks: %s has no tasks, or they are not among the subjects", o.Store)
+	}
+	if err != nil {
+		return nil, err
+	}
 	s, err := site.Start(ctx, o.Store, o.Workers)
 	if err != nil {
 		return nil, err
@@ -62,11 +84,11 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 		return nil, fmt.Errorf("-faults: none of those of %s has such a name", o.Store)
 	}
 	r := &run{
-		Options: o, site: s, all: all, subjects: workload.SubjectsOf(o.Store), log: history.NewLog(), started: history.Now(),
+		Options: o, site: s, all: all, subjects: subjects, log: history.NewLog(), started: history.Now(),
 		rand: rand.New(rand.NewPCG(o.Seed, 0)), //nolint:gosec // no secret
 	}
 	r.fleet, err = fleet.Start(o.Workers, r.log, func(i int) workload.Job {
-		job := workload.Job{Seed: o.Seed + uint64(i)<<32, Store: s.Address(i)} //nolint:gosec // not negative
+		job := workload.Job{Seed: o.Seed + uint64(i)<<32, Store: s.Address(i), Subjects: o.Subjects} //nolint:gosec // not negative
 		if i%2 == 1 && o.Bug != Forget {
 			job.Bug = o.Bug
 		}
@@ -82,7 +104,8 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 	r.torture(ctx)
 	r.sleep(ctx, warmUp)
 	r.notice(ctx)
-	stopped := r.fleet.Stop(patience)
+	stopped := r.drain(ctx)
+	stopped = errors.Join(stopped, r.fleet.Stop(patience))
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -154,7 +177,7 @@ func (r *run) torture(ctx context.Context) {
 	r.masters = r.names(ctx)
 	for end := time.Now().Add(r.Duration); ; {
 		for _, i := range r.rand.Perm(len(r.all)) {
-			if ctx.Err() != nil || time.Now().After(end) && !r.Once {
+			if ctx.Err() != nil || time.Now().After(end) && r.enough() && !r.Once {
 				return
 			}
 			r.inject(ctx, target, r.all[i])
@@ -163,6 +186,30 @@ func (r *run) torture(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// enough reports whether there were as many tasks as there have to be. Each cancel is of another
+// task that was put.
+func (r *run) enough() bool {
+	puts, cancels := r.log.Tasks()
+	return puts-cancels >= r.Tasks && cancels >= r.Tasks
+}
+
+// drain waits until all tasks have ended, and adds those that are buried to the history.
+func (r *run) drain(ctx context.Context) error {
+	if !slices.ContainsFunc(r.subjects, func(s workload.Subject) bool { return s.Kind == workload.Task }) {
+		return nil
+	}
+	for i := range r.fleet.Size() {
+		_ = r.fleet.Worker(i).Order(workload.Order{Drain: true}) // one that has ended is found when it is stopped
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, drains, fmt.Errorf("not within %v", drains))
+	defer cancel()
+	buried, err := workload.Drain(ctx, workload.Job{Store: r.site.Address(0)}, r.subjects)
+	for _, e := range buried {
+		r.log.Add("", e)
+	}
+	return err
 }
 
 // inject injects a fault, and looks at what follows.
@@ -256,6 +303,10 @@ func (r *run) print(in report.Injected) {
 		text += "  (state lost)"
 	} else if in.Emptied {
 		text += "  (buckets emptied)"
+	}
+	if r.Tasks > 0 {
+		puts, cancels := r.log.Tasks()
+		text += fmt.Sprintf("  %d tasks, %d cancelled", puts-cancels, cancels)
 	}
 	if in.Err != nil {
 		text += "  FAILED: " + in.Err.Error()

@@ -106,6 +106,12 @@ func Check(records map[history.Place]*history.Record, subjects []workload.Subjec
 			p.holds()
 		case workload.Once:
 			p.once()
+		case workload.Task:
+			p.losses = leases
+			p.exclusion()
+			p.fences()
+			p.losses = state
+			p.tasks()
 		case workload.Guard:
 			p.exclusion()
 			p.effects()

@@ -84,6 +84,44 @@ func (p *planted) committed(text string) {
 	p.log.Add("", history.Event{Step: history.Committed, Subject: workload.OnceName, Text: text})
 }
 
+// put adds a put of a task that is due ms later, which is answered at once.
+func (p *planted) put(subject, task string, called, ms int, outcome string) {
+	p.asked(history.Event{
+		At: at(called), Step: history.Putting, Subject: subject, Task: task, N: int64(ms) * int64(time.Millisecond),
+	}, called+1, outcome)
+}
+
+func (p *planted) cancel(subject string, called, returned int, outcome string) {
+	p.asked(history.Event{At: at(called), Step: history.Cancelling, Subject: subject}, returned, outcome)
+}
+
+// asked adds a put or a cancel, which is not answered if its outcome is empty.
+func (p *planted) asked(e history.Event, returned int, outcome string) {
+	p.calls++
+	e.Call = p.calls
+	p.log.Add("a", e)
+	answer := history.Event{At: at(returned), Step: history.Answered, Call: p.calls, Text: outcome}
+	if outcome == "" {
+		answer.Step, answer.Text = history.Failed, history.Unconfirmed
+	}
+	p.log.Add("a", answer)
+}
+
+// run adds a run of a task with a number of effects.
+func (p *planted) run(worker, subject, task string, from, to int, fence int64, effects ...history.Step) {
+	p.calls++
+	add := func(e history.Event) {
+		e.Call = p.calls
+		p.log.Add(worker, e)
+	}
+	add(history.Event{At: at(from - 1000), Step: history.Called, Subject: subject, Task: task, N: workload.Exclusive})
+	add(history.Event{At: at(from), Step: history.Granted, N: fence})
+	for _, step := range effects {
+		add(history.Event{At: at(to), Step: step, Text: task})
+	}
+	add(history.Event{At: at(to), Step: history.Releasing})
+}
+
 func (p *planted) emptied(from, to int) {
 	p.faults = append(p.faults, Fault{Name: "crash", From: at(from), To: at(to), Emptied: true})
 }
@@ -408,6 +446,129 @@ func TestHistories(t *testing.T) {
 			p.attempt("a", "guard", 0, 10, "a.1")
 			p.call("c", "guard", 22, x)(history.Replayed, 23, 0, 0, "a.2")
 		}, "nobody has produced"},
+		"a task": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.run("a", "tasks", "1", 101, 110, 1)
+			p.run("b", "tasks", "1", 210, 220, 2, history.Effect, history.Recorded)
+		}, ""},
+		"a task that is early": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.run("a", "tasks", "1", 90, 110, 1, history.Effect)
+		}, `a ran "1" 7.0 ms before it was due`},
+		"a task by a clock that was set forward": {func(p *planted) {
+			p.put("tasks", "1", 0, 1500, "created")
+			p.step(50, time.Second)
+			p.run("a", "tasks", "1", 500, 510, 1, history.Effect)
+		}, ""},
+		"a task that is early, by a clock that was set forward by less": {func(p *planted) {
+			p.put("tasks", "1", 0, 1500, "created")
+			p.step(50, time.Second)
+			p.run("a", "tasks", "1", 490, 510, 1, history.Effect)
+		}, "before it was due"},
+		"a task that is early, by a clock that was set forward before": {func(p *planted) {
+			p.step(-50, time.Second)
+			p.put("tasks", "1", 0, 1500, "created")
+			p.run("a", "tasks", "1", 500, 510, 1, history.Effect)
+		}, "before it was due"},
+		"a task of nobody": {func(p *planted) {
+			p.run("a", "tasks", "1", 101, 110, 1, history.Effect)
+		}, "which nobody has put"},
+		"a task of a put that was rolled back": {func(p *planted) {
+			p.put("finished tasks", "1", 0, 100, history.RolledBack)
+			p.run("a", "finished tasks", "1", 101, 110, 1)
+		}, "which nobody has put"},
+		"a lost task": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.run("a", "tasks", "1", 101, 110, 1)
+		}, `"1" is lost`},
+		"a task that the server has lost": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.lost(50, 51)
+		}, ""},
+		"a task that was not confirmed": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "")
+		}, ""},
+		"a buried task": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.log.Add("", history.Event{Step: history.Buried, Subject: "tasks"})
+		}, ""},
+		"two effects of a task": {func(p *planted) {
+			p.put("tasks", "1", 0, 100, "created")
+			p.run("a", "tasks", "1", 101, 110, 1, history.Effect)
+			p.run("b", "tasks", "1", 1210, 1220, 2, history.Effect)
+		}, `a second effect of "1", of b`},
+		"two effects of a task that may": {func(p *planted) {
+			p.put("rerun tasks", "1", 0, 100, "created")
+			p.run("a", "rerun tasks", "1", 101, 110, 1, history.Effect)
+			p.run("b", "rerun tasks", "1", 1210, 1220, 2, history.Effect, history.Recorded)
+		}, ""},
+		"an effect after it was recorded": {func(p *planted) {
+			p.put("rerun tasks", "1", 0, 100, "created")
+			p.run("a", "rerun tasks", "1", 101, 110, 1, history.Effect, history.Recorded)
+			p.run("b", "rerun tasks", "1", 1210, 1220, 2, history.Effect)
+		}, "after a had recorded it"},
+		"two effects in transactions": {func(p *planted) {
+			p.put("finished tasks", "1", 0, 100, "created")
+			p.run("a", "finished tasks", "1", 101, 110, 1)
+			for range 2 {
+				p.log.Add("", history.Event{Step: history.Committed, Subject: "finished tasks", Text: "1"})
+			}
+		}, `2 effects of "1" are in the database`},
+		"no effect in a transaction": {func(p *planted) {
+			p.put("finished tasks", "1", 0, 100, "created")
+			p.run("a", "finished tasks", "1", 101, 110, 1)
+		}, "is lost"},
+		"a task that was prevented": {func(p *planted) {
+			p.put("cancels", "1", 0, 100, "created")
+			p.cancel("cancels", 99, 101, "prevented")
+		}, ""},
+		"a task that was prevented, and runs": {func(p *planted) {
+			p.put("cancels", "1", 0, 100, "created")
+			p.cancel("cancels", 99, 101, "prevented")
+			p.run("b", "cancels", "1", 102, 103, 1, history.Effect)
+		}, `b ran "1", which a had prevented`},
+		"a task that ran before it was prevented": {func(p *planted) {
+			p.put("cancels", "1", 0, 10, "created")
+			p.run("b", "cancels", "1", 11, 12, 1, history.Effect)
+			p.cancel("cancels", 13, 14, "prevented")
+		}, `b ran "1", which a had prevented`},
+		"a task that runs while it is cancelled": {func(p *planted) {
+			p.put("cancels", "1", 0, 10, "created")
+			p.cancel("cancels", 13, 14, "running")
+		}, ""},
+		"a task that a cancel has not met": {func(p *planted) {
+			p.put("cancels", "1", 0, 100, "created")
+			p.cancel("cancels", 99, 101, "absent")
+		}, `"1" is lost`},
+		"a task that a cancel may have met": {func(p *planted) {
+			p.put("cancels", "1", 0, 100, "created")
+			p.cancel("cancels", 99, 101, "")
+			p.cancel("cancels", 102, 103, "absent")
+		}, ""},
+		"tasks that follow": {func(p *planted) {
+			p.put("followed tasks", "1", 0, 10, "created")
+			p.put("followed tasks", "2", 15, 10, "follows")
+			p.put("followed tasks", "3", 18, 10, "follows")
+			p.run("a", "followed tasks", "1", 11, 20, 1, history.Effect)
+			p.run("b", "followed tasks", "3", 30, 40, 2, history.Effect)
+		}, ""},
+		"two workers with a key": {func(p *planted) {
+			p.put("followed tasks", "1", 0, 10, "created")
+			p.put("followed tasks", "2", 15, 10, "follows")
+			p.run("a", "followed tasks", "1", 11, 40, 1, history.Effect)
+			p.run("b", "followed tasks", "2", 30, 50, 2, history.Effect)
+		}, "two valid holders for 10.0 ms"},
+		"a task after a later one": {func(p *planted) {
+			p.put("followed tasks", "1", 0, 10, "created")
+			p.put("followed tasks", "2", 5, 10, "moved")
+			p.run("a", "followed tasks", "2", 30, 40, 1, history.Effect)
+			p.run("b", "followed tasks", "1", 41, 50, 2, history.Effect)
+		}, `b ran "1" after "2", which was put later`},
+		"a last task that is lost": {func(p *planted) {
+			p.put("followed tasks", "1", 0, 10, "created")
+			p.put("followed tasks", "2", 15, 10, "follows")
+			p.run("a", "followed tasks", "1", 11, 20, 1, history.Effect)
+		}, `"2" is lost`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &planted{log: history.NewLog()}

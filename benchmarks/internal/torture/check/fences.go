@@ -22,8 +22,8 @@ func (p *part) fences() {
 	var last *history.Call
 	for _, c := range holds {
 		switch {
-		case p.disordered(c.From) || last != nil && p.regressed(last.From, c.From):
-			if last == nil || c.Fence > last.Fence || p.regressed(last.From, c.From) {
+		case p.disordered(c.From) || last != nil && (p.regressed(last.From, c.From) || p.setBack(last.From, c.From)):
+			if last == nil || c.Fence > last.Fence || p.regressed(last.From, c.From) || p.setBack(last.From, c.From) {
 				last = c
 			}
 			continue
@@ -49,6 +49,12 @@ func (p *part) disordered(at int64) bool {
 func (p *part) regressed(from, to int64) bool {
 	from -= int64(p.subject.TTL + p.subject.Delay)
 	return slices.ContainsFunc(p.setbacks, func(s setback) bool { return from < s.lost && s.behind < to })
+}
+
+// setBack reports whether the server's clock was set back, and fences of tasks began again with it:
+// that of a task goes with it.
+func (p *part) setBack(from, to int64) bool {
+	return p.subject.Kind == workload.Task && slices.ContainsFunc(p.faults, func(f Fault) bool { return f.Step < 0 && f.From < to && f.To > from-int64(p.subject.TTL) })
 }
 
 // setback is a loss of fences and a clock that was behind what it had shown by then, at the loss or

@@ -69,13 +69,27 @@ const (
 	// Replayed says that the call has returned the result Text.
 	Replayed Step = "replay"
 
-	// Committed is an effect of an operation that was found in the database after the run: its key and
-	// its Text.
+	// Committed is an effect of an operation or a task that was found in the database after the run:
+	// its key and its Text.
 	Committed Step = "commit"
+
+	// Putting begins the put of the task Task, which is due N nanoseconds later.
+	Putting Step = "put"
+	// Cancelling begins a cancel of a key's task.
+	Cancelling Step = "cancel"
+	// Answered says that a put or a cancel has returned with the outcome Text.
+	Answered Step = "answer"
+	// Recorded says that an operation with an effect of the task Text is recorded as done.
+	Recorded Step = "record"
+	// Buried is a buried task of a key that was found in the store after the run.
+	Buried Step = "buried"
 
 	// Wrong is what a worker itself has found to be wrong.
 	Wrong Step = "wrong"
 )
+
+// RolledBack is the Text of the answer to a put whose transaction was rolled back.
+const RolledBack = "rolled back"
 
 // Event is a line of a worker's history.
 type Event struct {
@@ -90,6 +104,7 @@ type Event struct {
 	// only says that the hold was valid then.
 	Until int64  `json:"u,omitempty"`
 	Text  string `json:"x,omitempty"`
+	Task  string `json:"i,omitempty"` // of Putting, and of Called: the task that is put, or run
 	Waits bool   `json:"w,omitempty"` // of Called: the call waits for its turn
 }
 

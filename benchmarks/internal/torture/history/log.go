@@ -5,14 +5,17 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Place is a key of a subject.
 type Place struct{ Subject, Key string }
 
-// Call is a call for a hold, with the hold if there is one.
+// Call is a call for a hold, with the hold if there is one; or the run of a task, which is one; or
+// the put or the cancel of a task.
 type Call struct {
 	Worker  string
+	Step    Step // Called, Putting or Cancelling
 	Weight  int64
 	Reserve int64
 	Waits   bool
@@ -29,6 +32,10 @@ type Call struct {
 	Closed bool  // its holder has released it, or seen its end
 	Died   int64 // when its process was killed before that
 	Ended  int64 // when its holder has seen its end, before its release
+
+	Task    string        // that is put, or run
+	After   time.Duration // of a put: until the task is due
+	Outcome string        // of a put or a cancel that was answered
 }
 
 // Taken is the Error of a call that was refused, or has waited in vain, because others hold the
@@ -70,7 +77,7 @@ type Hold struct{ Called, Returned, For int64 }
 // Note is a step of an operation: an effect, or a result that was recorded or returned.
 type Note struct {
 	At   int64
-	Step Step // Effect, Completing, Completed or Replayed
+	Step Step // Effect, Recorded, Completing, Completed or Replayed
 	Text string
 	Call *Call
 }
@@ -85,6 +92,7 @@ type Record struct {
 	Denied  int
 	// Committed are the texts of effects that are in the database.
 	Committed []string
+	Buried    bool // there is a buried task of the key
 }
 
 // Log collects the events of all workers. Its methods may be called concurrently.
@@ -93,6 +101,8 @@ type Log struct {
 	records map[Place]*Record
 	open    map[string]map[int64]*entry // the unfinished calls of each worker
 	wrong   []Event
+	puts    int // that were answered
+	cancels int
 }
 
 type entry struct {
@@ -120,8 +130,13 @@ func (l *Log) Add(worker string, e Event) {
 	defer l.mu.Unlock()
 	place := Place{e.Subject, e.Key}
 	switch e.Step {
-	case Called:
-		r, c := l.record(place), &Call{Worker: worker, Weight: e.N, Reserve: e.Reserve, Waits: e.Waits, Called: e.At}
+	case Called, Putting, Cancelling:
+		r, c := l.record(place), &Call{Worker: worker, Step: e.Step, Reserve: e.Reserve, Waits: e.Waits, Called: e.At, Task: e.Task}
+		if e.Step == Putting {
+			c.After = time.Duration(e.N)
+		} else {
+			c.Weight = e.N
+		}
 		r.Calls = append(r.Calls, c)
 		if l.open[worker] == nil {
 			l.open[worker] = make(map[int64]*entry)
@@ -143,14 +158,34 @@ func (l *Log) Add(worker string, e Event) {
 		r := l.record(place)
 		r.Committed = append(r.Committed, e.Text)
 		return
+	case Buried:
+		l.record(place).Buried = true
+		return
 	case Wrong:
 		e.Text = worker + ": " + e.Text
 		l.wrong = append(l.wrong, e)
 		return
 	}
-	if o := l.open[worker][e.Call]; o != nil && o.add(e) {
+	o := l.open[worker][e.Call]
+	if o == nil {
+		return
+	}
+	switch {
+	case e.Step == Answered && o.call.Step == Putting:
+		l.puts++
+	case e.Step == Answered:
+		l.cancels++
+	}
+	if o.add(e) {
 		delete(l.open[worker], e.Call)
 	}
+}
+
+// Tasks returns how many puts and cancels of tasks were answered.
+func (l *Log) Tasks() (puts, cancels int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.puts, l.cancels
 }
 
 // add adds a later event of a call, and reports whether it is the last one.
@@ -175,13 +210,16 @@ func (o *entry) add(e Event) (last bool) {
 		}
 		c.Error, c.Closed = e.Text, true
 		return true
+	case Answered:
+		c.Returned, c.Outcome = e.At, e.Text
+		return true
 	case Wrote:
 		o.record.Writes = append(o.record.Writes, Write{e.At, c, e.Until != 0})
 	case Replayed:
 		c.Returned = e.At
 		o.record.Notes = append(o.record.Notes, Note{e.At, e.Step, e.Text, c})
 		return true
-	case Effect, Completing, Completed:
+	case Effect, Recorded, Completing, Completed:
 		o.record.Notes = append(o.record.Notes, Note{e.At, e.Step, e.Text, c})
 		if e.Step == Completing {
 			c.Closed = true

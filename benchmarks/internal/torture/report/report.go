@@ -45,12 +45,16 @@ type Count struct {
 	Refused int // because others held it, or without tokens
 	Other   int // replayed
 	Failed  map[string]int
+	// Puts and Cancels are how many of them were answered, by outcome, and Buried is how many tasks
+	// were buried.
+	Puts, Cancels map[string]int
+	Buried        int
 }
 
 // Counts counts what was done to each subject.
 func Counts(records map[history.Place]*history.Record, subjects []workload.Subject) (all []Count) {
 	for _, s := range subjects {
-		c := Count{Subject: s, Failed: make(map[string]int)}
+		c := Count{Subject: s, Failed: make(map[string]int), Puts: make(map[string]int), Cancels: make(map[string]int)}
 		for place, r := range records {
 			if place.Subject == s.Name {
 				c.add(r)
@@ -65,8 +69,15 @@ func (c *Count) add(r *history.Record) {
 	c.Calls += len(r.Calls) + len(r.Charges) + r.Denied
 	c.Done += len(r.Charges)
 	c.Refused += r.Denied
+	if r.Buried {
+		c.Buried++
+	}
 	for _, call := range r.Calls {
 		switch {
+		case call.Outcome != "" && call.Step == history.Putting:
+			c.Puts[call.Outcome]++
+		case call.Outcome != "":
+			c.Cancels[call.Outcome]++
 		case call.Held:
 			c.Done++
 			if !call.Valid() {
@@ -93,7 +104,7 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w := &writer{}
 	w.line("# Torture")
 	w.line("")
-	w.line("Fleets of processes lock, acquire, take tokens and run operations while they, the network and the servers fail, one fault")
+	w.line("Fleets of processes lock, acquire, take tokens, and run operations and tasks while they, the network and the servers fail, one fault")
 	w.line("after the other. Each process writes down what it did, before and after each step; a checker then looks for anything that")
 	w.line("Lockkeeper promises not to happen. It is itself tested with planted bugs.")
 	w.line("")
@@ -115,7 +126,8 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w.line("re-entered; more tokens in any time than the burst and what has come back, and an overdraft, or what processes may have taken")
 	w.line("in advance; a token of a key that is held; an operation that has its effect twice, that runs again after its completion, or")
 	w.line("that gives two results; in a transaction, an operation with two effects or a result without its effect; a key that is free")
-	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a process that does not end. Where the server")
+	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a task that is early or lost, that has its effect twice,")
+	w.line("that was prevented and runs, or that runs after one that was put later; a process that does not end. Where the server")
 	w.line("replies: a call that ends as in an outage, or an operation that runs without its guard for that reason; beside 150 callers of")
 	w.line("one scope, calls that take more than three times as long as beside 150 of as many scopes, or a lease that is lost. After all")
 	w.line("connections became stale while new ones work: more than 6 failed calls of a process, or one after four timeouts of the store.")
@@ -161,6 +173,11 @@ func (w *writer) run(r *Run) {
 	w.line("")
 	w.line("Of holders whose lease had ended, a fence refused %d late writes; %d operations were left with an unknown outcome.",
 		r.Findings.Stale, r.Findings.Unknown)
+	for _, c := range r.Subjects {
+		if c.Subject.Kind == workload.Task {
+			w.line("\nTasks of \"%s\": puts were answered %s; cancels %s; %s buried.", c.Subject.About, orNone(c.Puts), orNone(c.Cancels), thousands(c.Buried))
+		}
+	}
 	w.line("")
 	w.table("fault | | injected | hit | longest gap | on | violations", "---|---|--:|--:|--:|---|--:", func(row func(string, ...any)) {
 		for _, f := range r.Faults {
@@ -254,6 +271,8 @@ func (r *Run) kind(name string) (k kind) {
 	}
 	return k
 }
+
+func orNone(n map[string]int) string { return cmp.Or(classes(n), "never") }
 
 // classes returns the numbers of errors, the most frequent first.
 func classes(failed map[string]int) string {

@@ -38,7 +38,7 @@ func (s *Site) startPostgres(ctx context.Context, workers int) error {
 	if _, err := admin.Exec(ctx, "CREATE ROLE "+workload.User+" LOGIN"); err != nil {
 		return err
 	}
-	if _, err := admin.Exec(ctx, "CREATE TABLE "+workload.Effects+" (operation text NOT NULL, text text NOT NULL); GRANT INSERT ON "+
+	if _, err := admin.Exec(ctx, "CREATE TABLE "+workload.Effects+" (subject text NOT NULL, operation text NOT NULL, text text NOT NULL); GRANT INSERT ON "+
 		workload.Effects+" TO "+workload.User, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err
 	}
@@ -105,15 +105,15 @@ func (s *Postgres) forget(ctx context.Context) error {
 	return err
 }
 
-// Effects returns the effects of operations that are in the database.
+// Effects returns the effects of operations and tasks that are in the database.
 func (s *Postgres) Effects(ctx context.Context) ([]history.Event, error) {
-	rows, err := s.Admin.Query(ctx, "SELECT operation, text FROM "+workload.Effects)
+	rows, err := s.Admin.Query(ctx, "SELECT subject, operation, text FROM "+workload.Effects)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (history.Event, error) {
-		e := history.Event{Step: history.Committed, Subject: workload.OnceName}
-		err := row.Scan(&e.Key, &e.Text)
+		e := history.Event{Step: history.Committed}
+		err := row.Scan(&e.Subject, &e.Key, &e.Text)
 		return e, err
 	})
 }

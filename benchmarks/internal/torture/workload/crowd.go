@@ -20,6 +20,8 @@ type Order struct {
 	// checked. Each has a scope and keys of its own, unless they are Hot: then all have the same.
 	Crowd int
 	Hot   bool
+	// Drain ends the puts of tasks for good, so that all tasks end.
+	Drain bool
 }
 
 // obey follows orders until ctx ends.
@@ -35,6 +37,9 @@ func (w *worker) obey(ctx context.Context) error {
 		case o := <-w.orders:
 			end()
 			running.Wait()
+			if o.Drain {
+				w.drain()
+			}
 			var crowd context.Context
 			crowd, end = context.WithCancel(ctx)
 			for i := range o.Crowd {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Effects is the table of the effects of operations, which nothing but pgstore.Do keeps from having
-// two for one.
+// Effects is the table of the effects of operations and tasks, which nothing but pgstore.Do and
+// pgstore.Finish keeps from having two for one.
 const Effects = "effects"
 
 var errChanged = errors.New("changed its mind")
@@ -42,7 +42,7 @@ func (a *actor) once() {
 	add := a.called(op.Key, Exclusive, 0, false)
 	text := a.job.Name + "." + strconv.FormatInt(history.Now(), 36)
 	value, replayed, err := pgstore.Do(ctx, a.guard, op, a.pool, func(ctx context.Context, tx pgx.Tx) (string, error) {
-		_, err := tx.Exec(ctx, "INSERT INTO "+Effects+" (operation, text) VALUES ($1, $2)", op.Key, text)
+		_, err := tx.Exec(ctx, "INSERT INTO "+Effects+" (subject, operation, text) VALUES ($1, $2, $3)", a.Name, op.Key, text)
 		sleep(ctx, a.upTo(10*time.Millisecond))
 		if err == nil && a.chance(5) { // the row goes with the record
 			err = errChanged

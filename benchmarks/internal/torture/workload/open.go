@@ -43,6 +43,8 @@ const (
 	Split Bug = "split"
 	// Generous raises the worker's capacities and rates.
 	Generous Bug = "generous"
+	// Hasty puts the worker's tasks with half of their delays.
+	Hasty Bug = "hasty"
 )
 
 func (b Bug) capacity(n int) int {

@@ -1,9 +1,10 @@
-// Package workload is what every process of a fleet does: it locks, acquires, takes tokens and runs
-// operations, as the users of the public packages do, and writes down what happened.
+// Package workload is what every process of a fleet does: it locks, acquires, takes tokens, and runs
+// operations and tasks, as the users of the public packages do, and writes down what happened.
 package workload
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ const (
 	Bucket    Kind = "bucket"
 	Guard     Kind = "guard"
 	Once      Kind = "once" // in a transaction
+	Task      Kind = "task"
 )
 
 // Exclusive is the capacity of a lock, and the weight of an exclusive hold. A shared one weighs 1.
@@ -38,15 +40,17 @@ type Subject struct {
 	Delay    time.Duration // a lock-delay
 	Capacity int64         // of a lock [Exclusive]
 	Fair     bool
-	Rerun    bool // of a guard: attempts with an unknown outcome run again
+	Rerun    bool // of a guard, and of that of a task: attempts with an unknown outcome run again
 	Open     bool // of a guard: in an outage operations run without it
 	Limits   []Limit
 	Block    int64  // tokens that each process may have taken in advance
 	Only     string // the only kind of store that has it; empty if all have
+	Effect   Effect // of tasks
 
 	crowd int // goroutines in each process
 	long  int // of a thousand holds, how many last for up to two leases instead of 10 ms
 	run   func(*actor)
+	put   func(*actor) // of tasks
 	lock  []lock.Option
 }
 
@@ -61,9 +65,9 @@ type Limit struct {
 }
 
 const (
-	ttl   = time.Second
-	brief = 300 * time.Millisecond
-	delay = 400 * time.Millisecond
+	ttl       = time.Second
+	brief     = 300 * time.Millisecond
+	lockDelay = 400 * time.Millisecond
 
 	capacity = 5
 	heaviest = 3
@@ -92,7 +96,7 @@ func Subjects() []Subject {
 		with("fair", "`WithFair`", 3, func(s *Subject) { s.Fair, s.long, s.lock = true, 20, []lock.Option{lock.WithFair()} }),
 		with("rwlock", "`RLock`, `Lock`, `Downgrade`", 5, func(s *Subject) { s.run = (*actor).readWrite }),
 		with("lockall", "`LockAll` of two of three keys", 2, func(s *Subject) { s.run, s.Keys = (*actor).lockAll, 3 }),
-		with("lockdelay", "`WithLockDelay`", 2, func(s *Subject) { s.Delay, s.lock = delay, []lock.Option{lock.WithLockDelay(delay)} }),
+		with("lockdelay", "`WithLockDelay`", 2, func(s *Subject) { s.Delay, s.lock = lockDelay, []lock.Option{lock.WithLockDelay(lockDelay)} }),
 		with(SteadyName, "of keys that no other process wants, one after the other", 2, func(s *Subject) { s.run = (*actor).steady }),
 		with("brief", "`WithoutRenewal`", 2, func(s *Subject) { s.TTL, s.lock = brief, []lock.Option{lock.WithoutRenewal()} }),
 		{
@@ -131,19 +135,51 @@ func Subjects() []Subject {
 			Name: OnceName, Kind: Once, About: "`pgstore.Do`: an operation and its effect in one transaction", Only: "postgres",
 			Capacity: Exclusive, TTL: ttl, crowd: 3, run: (*actor).once,
 		},
+		task(TasksName, "`Put`, `Run`: an effect by a guard with the task's ID", 3, func(s *Subject) { s.Effect, s.put = Guarded, (*actor).putOne }),
+		task("rerun tasks", "the same, `WithRerun`", 3, func(s *Subject) { s.Effect, s.Rerun, s.put = Guarded, true, (*actor).putOne }),
+		task(CancelsName, "`Cancel` when they are due", 7, func(s *Subject) { s.put = (*actor).race }),
+		task("followed tasks", "`Put` to keys that run, and `Cancel`", 3, func(s *Subject) { s.Keys, s.put = 2, (*actor).putMore }),
+		task(FinishName, "`pgstore.PutTask` and `Finish`: a task and its effect in transactions", 3, func(s *Subject) {
+			s.Only, s.Effect, s.put = "postgres", Transacted, (*actor).putIn
+		}),
 	}
+}
+
+// task is a subject whose tasks one goroutine of each process runs, and the others put.
+func task(name, about string, crowd int, change func(*Subject)) Subject {
+	s := Subject{
+		Name: name, Kind: Task, About: about, Keys: 1, Capacity: Exclusive, TTL: ttl, crowd: crowd, long: 7, run: (*actor).tasks,
+	}
+	change(&s)
+	return s
 }
 
 // SteadyName is the name of the subject that fails only if the store does, and takes as long as
 // that.
 const SteadyName = "steady"
 
-// OnceName is the name of the subject whose effects are in a table.
-const OnceName = "once"
+// The names of the subjects that are counted.
+const (
+	TasksName   = "tasks"
+	CancelsName = "cancels"
+)
 
-// SubjectsOf are the subjects of a kind of store.
-func SubjectsOf(kind string) []Subject {
-	return slices.DeleteFunc(Subjects(), func(s Subject) bool { return s.Only != "" && s.Only != kind })
+// The names of the subjects whose effects are in a table.
+const (
+	OnceName   = "once"
+	FinishName = "finished tasks"
+)
+
+// SubjectsOf are the subjects of a kind of store whose names match an expression. Tasks are of
+// stores that outlive a process.
+func SubjectsOf(kind, names string) ([]Subject, error) {
+	named, err := regexp.Compile(names)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(Subjects(), func(s Subject) bool {
+		return s.Only != "" && s.Only != kind || s.Kind == Task && kind == "memory" || !named.MatchString(s.Name)
+	}), nil
 }
 
 // plan is the plan of a subject's buckets.

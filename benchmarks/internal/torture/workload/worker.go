@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/history"
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
@@ -35,6 +36,8 @@ type Job struct {
 	Seed  uint64
 	Store Address
 	Bug   Bug
+	// Subjects is a regular expression of the names of those to work with; empty for all.
+	Subjects string
 }
 
 // Main works, and exits, if this process is a worker. In others it returns at once. A program calls
@@ -65,6 +68,7 @@ func serve(in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	w := &worker{job: job, store: st, history: history.NewWriter(out), orders: make(chan Order), ended: ctx}
+	w.draining, w.drain = context.WithCancel(ctx)
 	go func() { // the other end is closed to end this process, also if it has died
 		defer cancel()
 		for {
@@ -101,6 +105,9 @@ type worker struct {
 	history *history.Writer
 	orders  chan Order
 	ended   context.Context // ends with the worker
+
+	draining context.Context // ends when no further tasks are to be put
+	drain    context.CancelFunc
 }
 
 // work runs the goroutines of all subjects until ctx ends.
@@ -109,7 +116,11 @@ func (w *worker) work(ctx context.Context) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, s := range SubjectsOf(w.job.Store.Kind) {
+	subjects, err := SubjectsOf(w.job.Store.Kind, w.job.Subjects)
+	if err != nil {
+		return err
+	}
+	for _, s := range subjects {
 		m, err := w.mechanism(s)
 		if err != nil {
 			return err
@@ -136,6 +147,7 @@ type mechanism struct {
 	semaphores []*semaphore.Semaphore // one for each tier
 	limiter    *tokenbucket.Limiter
 	guard      *guard.Guard
+	queue      *delay.Queue
 	pool       *pgxpool.Pool // of the application, for effects
 }
 
@@ -161,11 +173,7 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 		}
 		m.limiter, err = tokenbucket.New(w.store, s.Name, s.plan(w.job.Bug), options...)
 	case Guard:
-		options := []guard.Option{guard.WithTTL(s.TTL)}
-		if s.Rerun {
-			options = append(options, guard.WithRerun())
-		}
-		m.guard, err = guard.New(w.store, s.Name, options...)
+		m.guard, err = s.newGuard(w.store)
 	case Once:
 		// A store of its own: that of the others is full when commits do not end.
 		var own store.Store
@@ -175,10 +183,32 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 		}
 		context.AfterFunc(w.ended, stop)
 		if m.guard, err = guard.New(own, s.Name); err == nil {
-			m.pool, err = pgxpool.New(context.Background(), pgserver.DSN(w.job.Store.Addrs[0], User)) // for the life of the process
+			m.pool, err = w.connections()
+		}
+	case Task:
+		m.queue, err = w.newQueue(s)
+		if err == nil && s.Effect == Guarded {
+			m.guard, err = s.newGuard(w.store)
+		}
+		if err == nil && s.Effect == Transacted {
+			m.pool, err = w.connections()
 		}
 	}
 	return m, err
+}
+
+// newGuard returns the guard of a subject.
+func (s *Subject) newGuard(st store.Store) (*guard.Guard, error) {
+	options := []guard.Option{guard.WithTTL(s.TTL)}
+	if s.Rerun {
+		options = append(options, guard.WithRerun())
+	}
+	return guard.New(st, s.Name, options...)
+}
+
+// connections returns connections of the application, for the life of the process.
+func (w *worker) connections() (*pgxpool.Pool, error) {
+	return pgxpool.New(context.Background(), pgserver.DSN(w.job.Store.Addrs[0], User))
 }
 
 // actor is one goroutine of a worker, which uses one subject.
@@ -239,13 +269,17 @@ func (a *actor) key(i int) string {
 
 // called begins a call, and returns the function that adds its later events.
 func (a *actor) called(key string, weight, reserve int64, waits bool) func(history.Event) {
-	number := a.history.Next()
-	add := func(e history.Event) {
-		e.Call = number
-		a.history.Write(e)
+	return a.begun(history.Event{Step: history.Called, Key: key, N: weight, Reserve: reserve, Waits: waits})
+}
+
+// begun begins a call with an event, and returns the function that adds its later events.
+func (a *actor) begun(e history.Event) func(history.Event) {
+	e.Call, e.Subject = a.history.Next(), a.Name
+	a.history.Write(e)
+	return func(later history.Event) {
+		later.Call = e.Call
+		a.history.Write(later)
 	}
-	add(history.Event{Step: history.Called, Subject: a.Name, Key: key, N: weight, Reserve: reserve, Waits: waits})
-	return add
 }
 
 // failed adds the end of a call without a hold, and waits a little where it would only fail again.
@@ -261,7 +295,7 @@ func (a *actor) class(err error) string {
 	switch {
 	case errors.Is(err, store.ErrClosed):
 		return "closed"
-	case errors.Is(err, store.ErrFull):
+	case errors.Is(err, store.ErrFull), errors.Is(err, delay.ErrFull):
 		return "full"
 	case errors.Is(err, store.ErrMisconfigured):
 		return history.Misconfigured
