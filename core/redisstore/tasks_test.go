@@ -3,12 +3,14 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/delay"
+	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/testing/delaytest"
@@ -35,6 +37,58 @@ func TestTasksInAStorm(t *testing.T) {
 		func() { _ = client.ClientKillByFilter(ctx(), "type", "pubsub").Err() },
 		server.Restart,
 	)
+}
+
+const tasksServer = "TASKS_TEST_SERVER"
+
+// TestTaskWorker is a process of TestTasksOfKilledProcesses. It counts the effects of tasks.
+func TestTaskWorker(t *testing.T) {
+	client := dial(t, delaytest.Worker(t, tasksServer), time.Second)
+	st := newStore(t, client, redisstore.WithTimeout(time.Second))
+	effects := newGuard(t, st, guard.WithTTL(delaytest.ProcessLease()), guard.WithLogger(slog.New(slog.DiscardHandler)))
+	delaytest.Work(t, st, func(ctx context.Context, task *delay.Task) error {
+		err := guard.Once(ctx, effects, guard.Operation{Key: task.ID()}, func(ctx context.Context) error {
+			return client.HIncrBy(ctx, "effects", task.Key(), 1).Err()
+		})
+		switch action, after := guard.Disposition(err); {
+		case action == guard.DeadLetter:
+			return delay.Bury(err)
+		case action == guard.RetryLater && after > 0:
+			return delay.Again(after)
+		}
+		return err
+	})
+}
+
+// Processes are killed and stopped. A task has its effect once, by a guard with its ID, or is buried
+// because a process died in the middle of that.
+func TestTasksOfKilledProcesses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	tasks := 2_000
+	if testpace.Raced {
+		tasks /= 4
+	}
+	buried := delaytest.Processes(t, tasks, newStore(t, client), "TestTaskWorker", tasksServer+"="+server.Addr())
+	effects, err := client.HGetAll(ctx(), "effects").Result()
+	must(t, err)
+	lost := tasks
+	for key, n := range effects {
+		if n != "1" {
+			t.Errorf("%s effects of %s", n, key)
+		}
+		lost--
+	}
+	for key := range buried {
+		if effects[key] == "" {
+			lost--
+		}
+	}
+	if lost != 0 {
+		t.Errorf("%d of %d tasks are lost", lost, tasks)
+	}
+	t.Logf("%d tasks, of which %d are of unknown outcome", tasks, len(buried))
 }
 
 func TestTasksAreThoseInMemory(t *testing.T) {
