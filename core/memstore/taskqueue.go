@@ -221,13 +221,14 @@ func (q *taskQueue) fits(most int, now int64) bool {
 // cancel carries out a CancelTask. A full store does not remember the cancels of keys without a
 // task.
 func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) store.CancelOutcome {
-	if c := q.cancelled.Get(req.Key, now); c != nil {
-		if c.Value.id == req.ID {
-			return c.Value.outcome
-		}
-		q.cancelled.Remove(req.Key)
-	}
 	c := cancelledTask{id: strings.Clone(req.ID)}
+	earlier := q.cancelled.Get(req.Key, now)
+	if earlier != nil {
+		if earlier.Value.id == req.ID {
+			return earlier.Value.outcome
+		}
+		c.put = earlier.Value.put // a cancel of nothing forgets nothing
+	}
 	if q.buried.Get(req.Key, now) != nil {
 		q.buried.Remove(req.Key)
 		c.outcome = store.TaskEnded
@@ -237,6 +238,9 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 	}
 	if c.outcome == store.TaskAbsent && full {
 		return c.outcome // without a record: a client could cancel any number of keys
+	}
+	if earlier != nil {
+		q.cancelled.Remove(req.Key)
 	}
 	q.use(nil)
 	q.cancelled.Add(strings.Clone(req.Key), c, now+micros(store.CancelRemembered), now)

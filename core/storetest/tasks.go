@@ -394,6 +394,9 @@ func repeatedCancelledPut(t *testing.T, h Harness[store.Delays]) {
 	q.cancels(newOwner(), "k", store.TaskPrevented)
 	q.put(req, store.TaskKept)
 	q.nothing()
+	q.cancels(newOwner(), "k", store.TaskAbsent) // changes nothing, not even that
+	q.put(req, store.TaskKept)
+	q.nothing()
 	task := q.take(q.due("k"), longLease)
 	follows := q.request("k", 0)
 	q.put(follows, store.TaskFollows)

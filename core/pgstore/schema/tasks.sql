@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS lk.cancelled_tasks (
   queue text COLLATE "C",
   key bytea,
   id text COLLATE "C" NOT NULL,
-  put text COLLATE "C",                     -- null if the key had no task
+  put text COLLATE "C",                     -- null if the key had no task in the last cancels
   outcome "char" NOT NULL,                  -- A absent, P prevented, E ended, R running
   ends bigint NOT NULL,
   PRIMARY KEY (queue, key)
@@ -252,8 +252,8 @@ BEGIN
   END IF;
   INSERT INTO lk.cancelled_tasks AS c (queue, key, id, put, outcome, ends)
     VALUES (of_queue, of_key, by, last_put, result::"char", at + remembered)
-    ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, put = excluded.put, outcome = excluded.outcome,
-      ends = excluded.ends;
+    ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, put = coalesce(excluded.put, c.put),
+      outcome = excluded.outcome, ends = excluded.ends; -- a cancel of nothing forgets nothing
   RETURN result;
 END $$;
 

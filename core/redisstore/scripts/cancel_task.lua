@@ -10,8 +10,11 @@
 
 local key, outcome, put = ARGV[1], 0, ''
 local earlier = redis.call('GET', KEYS[6])
-if earlier and string.sub(earlier, 1, 22) == ARGV[2] then
-  return tonumber(string.sub(earlier, 23, 23))
+if earlier then
+  if string.sub(earlier, 1, 22) == ARGV[2] then
+    return tonumber(string.sub(earlier, 23, 23))
+  end
+  put = string.sub(earlier, 24) -- a cancel of nothing forgets nothing
 end
 if buried(key) then
   unearth(key)
