@@ -133,7 +133,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, t *Te
 
 // runTerm campaigns, and leads for one term. It returns how long to wait before the next campaign,
 // or an error that ends Run.
-func (e *Election) runTerm(ctx context.Context, lead func(ctx context.Context, t *Term) error) (pause time.Duration, err error) {
+func (e *Election) runTerm(
+	ctx context.Context, lead func(ctx context.Context, t *Term) error,
+) (pause time.Duration, err error) {
 	t, err := e.campaign(ctx)
 	switch {
 	case errors.Is(err, lock.ErrClosed):

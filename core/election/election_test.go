@@ -20,14 +20,18 @@ func TestNewRefuses(t *testing.T) {
 	defer st.Close()
 	l := must(lock.New(st, "leaders"))
 	defer func() { _ = l.Close() }()
-	for name, build := range map[string]func() (*election.Election, error){
-		"a nil locker":       func() (*election.Election, error) { return election.New(nil, role) },
-		"an empty role":      func() (*election.Election, error) { return election.New(l, "") },
-		"a long role":        func() (*election.Election, error) { return election.New(l, strings.Repeat("x", 1025)) },
-		"a step-down of 0":   func() (*election.Election, error) { return election.New(l, role, election.WithStepDown(0)) },
-		"a step-down of 2 h": func() (*election.Election, error) { return election.New(l, role, election.WithStepDown(2*time.Hour)) },
+	for name, c := range map[string]struct {
+		locker *lock.Locker
+		role   string
+		opts   []election.Option
+	}{
+		"a nil locker":       {nil, role, nil},
+		"an empty role":      {l, "", nil},
+		"a long role":        {l, strings.Repeat("x", 1025), nil},
+		"a step-down of 0":   {l, role, []election.Option{election.WithStepDown(0)}},
+		"a step-down of 2 h": {l, role, []election.Option{election.WithStepDown(2 * time.Hour)}},
 	} {
-		if e, err := build(); err == nil || e != nil {
+		if e, err := election.New(c.locker, c.role, c.opts...); err == nil || e != nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
@@ -148,7 +152,8 @@ func TestCandidatesOfOneLocker(t *testing.T) {
 		_ = term.Resign(t.Context())
 		synctest.Wait()
 		next := <-terms
-		if leader := must(second.Leader(t.Context())); leader.Fence != next.Fence().Number || leader.Fence <= term.Fence().Number {
+		leader := must(second.Leader(t.Context()))
+		if leader.Fence != next.Fence().Number || leader.Fence <= term.Fence().Number {
 			t.Errorf("the leader is %+v, want fence %v, after %v", leader, next.Fence(), term.Fence())
 		}
 		wantLeads(t, first, false)

@@ -43,7 +43,8 @@ func newProcess(t *testing.T, shared *memstore.Store, label string, opts ...lock
 	t.Helper()
 	st := storetest.NewFaulty(shared)
 	quiet := slog.New(slog.DiscardHandler)
-	l := must(lock.New(st, "leaders", append([]lock.Option{lock.WithTTL(ttl), lock.WithHolder(label), lock.WithLogger(quiet)}, opts...)...))
+	opts = append([]lock.Option{lock.WithTTL(ttl), lock.WithHolder(label), lock.WithLogger(quiet)}, opts...)
+	l := must(lock.New(st, "leaders", opts...))
 	t.Cleanup(func() {
 		st.Mend(storetest.Any)
 		_ = l.Close()

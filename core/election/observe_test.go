@@ -26,7 +26,8 @@ func TestLeader(t *testing.T) {
 		term := first.campaign(t)
 		time.Sleep(time.Minute)
 		leader, err := second.Leader(t.Context())
-		if want := (election.Leader{Label: "first", Fence: term.Fence().Number, Age: time.Minute}); err != nil || leader != want {
+		want := election.Leader{Label: "first", Fence: term.Fence().Number, Age: time.Minute}
+		if err != nil || leader != want {
 			t.Errorf("Leader: %+v, %v; want %+v", leader, err, want)
 		}
 		second.store.Break(storetest.InspectLease, storetest.Down)
@@ -66,7 +67,8 @@ func TestObserve(t *testing.T) {
 			began := time.Now()
 			s, open := <-who
 			if !open || s.label != label || !errors.Is(s.err, err) || s.at.Sub(began) > within {
-				t.Errorf("seen %q, %v after %v; want %q, %v within %v", s.label, s.err, s.at.Sub(began), label, err, within)
+				t.Errorf("seen %q, %v after %v; want %q, %v within %v",
+					s.label, s.err, s.at.Sub(began), label, err, within)
 			}
 		}
 		expect("", nil, own, 0)

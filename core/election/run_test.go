@@ -67,10 +67,16 @@ func TestRunReturns(t *testing.T) {
 		end  func(p process, cancel context.CancelCauseFunc)
 		want error
 	}{
-		"the context ends":         {func(_ process, cancel context.CancelCauseFunc) { cancel(why) }, why},
-		"the locker is closed":     {func(p process, _ context.CancelCauseFunc) { _ = p.locker.Close() }, lock.ErrClosed},
-		"the store is shut down":   {func(p process, _ context.CancelCauseFunc) { _ = p.store.Shutdown(context.Background()) }, lock.ErrClosed},
-		"the store is then closed": {func(p process, _ context.CancelCauseFunc) { _ = p.store.Close() }, lock.ErrClosed},
+		"the context ends": {func(_ process, cancel context.CancelCauseFunc) { cancel(why) }, why},
+		"the locker is closed": {func(p process, _ context.CancelCauseFunc) {
+			_ = p.locker.Close()
+		}, lock.ErrClosed},
+		"the store is shut down": {func(p process, _ context.CancelCauseFunc) {
+			_ = p.store.Shutdown(context.Background())
+		}, lock.ErrClosed},
+		"the store is then closed": {func(p process, _ context.CancelCauseFunc) {
+			_ = p.store.Close()
+		}, lock.ErrClosed},
 	} {
 		for _, state := range []string{"leads", "waits", "steps down"} {
 			t.Run(name+" while it "+state, func(t *testing.T) {
@@ -172,7 +178,8 @@ func TestRunPanics(t *testing.T) {
 // After an error of the store, Run campaigns again each step-down, and leads when the store is up.
 func TestRunAfterErrorsOfTheStore(t *testing.T) {
 	for name, fault := range map[string]storetest.Fault{
-		"down": storetest.Down, "lost replies": storetest.LostReply, "full": storetest.Full, "misconfigured": storetest.Misconfigured,
+		"down": storetest.Down, "lost replies": storetest.LostReply,
+		"full": storetest.Full, "misconfigured": storetest.Misconfigured,
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, p, _ process) {
@@ -214,7 +221,8 @@ func TestErrorsOfTheWorkAreLogged(t *testing.T) {
 		l := must(lock.New(st, "leaders", lock.WithLogger(slog.New(slog.DiscardHandler))))
 		defer func() { _ = l.Close() }()
 		var text bytes.Buffer
-		e := must(election.New(l, "secret role", election.WithStepDown(time.Millisecond), election.WithLogger(slog.New(slog.NewTextHandler(&text, nil)))))
+		logger := slog.New(slog.NewTextHandler(&text, nil))
+		e := must(election.New(l, "secret role", election.WithStepDown(time.Millisecond), election.WithLogger(logger)))
 		ctx, stop := context.WithCancel(t.Context())
 		round := 0
 		_ = e.Run(ctx, func(ctx context.Context, term *election.Term) error {
@@ -232,7 +240,9 @@ func TestErrorsOfTheWorkAreLogged(t *testing.T) {
 			return ctx.Err()
 		})
 		logged := strings.Split(strings.TrimSpace(text.String()), "\n")
-		if len(logged) != 3 || !strings.Contains(logged[0], `error="the work failed"`) || !strings.Contains(logged[1], `error="context canceled"`) ||
+		if len(logged) != 3 ||
+			!strings.Contains(logged[0], `error="the work failed"`) ||
+			!strings.Contains(logged[1], `error="context canceled"`) ||
 			!strings.Contains(logged[2], "end=lost") || strings.Contains(text.String(), "secret") {
 			t.Errorf("logged:\n%s", text.String())
 		}
