@@ -171,19 +171,21 @@ func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 //   - [ErrClosed], or the context's; or
 //   - one that matches store.ErrUnavailable, such as store.ErrFull of a store without room. If it
 //     matches store.ErrUnconfirmed too, the task may have been put.
-func (q *Queue) Put(ctx context.Context, key string, payload []byte, after time.Duration, opts ...PutOption) (Put, error) {
-	return q.PutBy(ctx, key, payload, after, func(
-		ctx context.Context, st store.Delays, req store.PutTaskRequest,
-	) (store.PutTaskReply, error) {
-		return again(ctx, func() (store.PutTaskReply, error) { return st.PutTask(ctx, req) })
-	}, opts...)
+func (q *Queue) Put(
+	ctx context.Context, key string, payload []byte, after time.Duration, opts ...PutOption,
+) (Put, error) {
+	return q.PutBy(ctx, key, payload, after, repeated(store.Delays.PutTask), opts...)
 }
+
+// Step sends a request to the queue's store in place of a queue: see [Queue.PutBy],
+// [Queue.CancelBy] and [Task.SettleBy].
+type Step[Request, Reply any] func(ctx context.Context, st store.Delays, req Request) (Reply, error)
 
 // PutBy is Put by a step of the caller's, such as a statement in a transaction: pgstore.PutTask
 // calls it. step gets the queue's store, and the request that Put would send to it.
 func (q *Queue) PutBy(
 	ctx context.Context, key string, payload []byte, after time.Duration,
-	step func(context.Context, store.Delays, store.PutTaskRequest) (store.PutTaskReply, error), opts ...PutOption,
+	step Step[store.PutTaskRequest, store.PutTaskReply], opts ...PutOption,
 ) (Put, error) {
 	var c putConfig
 	option.Apply(&c, opts)
@@ -201,8 +203,7 @@ func (q *Queue) PutBy(
 }
 
 func (q *Queue) put(
-	ctx context.Context, size int, req *store.PutTaskRequest,
-	step func(context.Context, store.Delays, store.PutTaskRequest) (store.PutTaskReply, error),
+	ctx context.Context, size int, req *store.PutTaskRequest, step Step[store.PutTaskRequest, store.PutTaskReply],
 ) (Put, error) {
 	switch {
 	case size > q.config.maxPayload:
@@ -266,18 +267,13 @@ var cancellations = [...]Cancelled{
 // The error is [ErrInvalidKey], the context's, or one that matches store.ErrUnavailable. If it
 // matches store.ErrUnconfirmed too, the task may have been cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (Cancelled, error) {
-	return q.CancelBy(ctx, key, func(
-		ctx context.Context, st store.Delays, req store.CancelTaskRequest,
-	) (store.CancelOutcome, error) {
-		return again(ctx, func() (store.CancelOutcome, error) { return st.CancelTask(ctx, req) })
-	})
+	return q.CancelBy(ctx, key, repeated(store.Delays.CancelTask))
 }
 
 // CancelBy is Cancel by a step of the caller's, such as a statement in a transaction:
 // pgstore.CancelTask calls it.
 func (q *Queue) CancelBy(
-	ctx context.Context, key string,
-	step func(context.Context, store.Delays, store.CancelTaskRequest) (store.CancelOutcome, error),
+	ctx context.Context, key string, step Step[store.CancelTaskRequest, store.CancelOutcome],
 ) (Cancelled, error) {
 	if err := naming.CheckKey(key); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalidKey, err)
@@ -293,6 +289,15 @@ func (q *Queue) CancelBy(
 
 // tries is how often a step is sent that may have been carried out.
 const tries = 3
+
+// repeated returns a step that calls a method of the store as again does.
+func repeated[Request, Reply any](
+	method func(store.Delays, context.Context, Request) (Reply, error),
+) Step[Request, Reply] {
+	return func(ctx context.Context, st store.Delays, req Request) (Reply, error) {
+		return again(ctx, func() (Reply, error) { return method(st, ctx, req) })
+	}
+}
 
 // again repeats a step that may have been carried out. The store recognises the repeat.
 func again[T any](ctx context.Context, step func() (T, error)) (value T, err error) {

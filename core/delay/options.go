@@ -78,7 +78,8 @@ func WithAttempts(n int) Option { return func(c *config) { c.attempts = n } }
 
 // WithBackoff sets how long a task waits after an attempt that has failed, by the attempt's number,
 // from 1: 1 s by default, and twice as long after each, 5 min at most, varied by up to 20 %. A time
-// below zero counts as zero, and one above 366 days as that. f may be called concurrently.
+// below zero counts as zero, and one above 366 days as that. f may be called concurrently. If it
+// panics, the task waits for the default time, and Run panics as for its function.
 func WithBackoff(f func(attempt int) time.Duration) Option {
 	return func(c *config) {
 		if f != nil {

@@ -122,6 +122,8 @@ func TestPutsWhileTasksRun(t *testing.T) {
 	})
 }
 
+func aSecond(int) time.Duration { return time.Second }
+
 // Processes die, pause and are cut off. Each task has its effect once, by a guard with the task's
 // ID, and none is lost or early.
 func TestTasksOfProcessesThatDie(t *testing.T) {
@@ -138,7 +140,7 @@ func TestTasksOfProcessesThatDie(t *testing.T) {
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					st := storetest.NewFaulty(f.store.Store)
-					q, err := delay.New(st, "unpaid", delay.WithAttempts(1000), delay.WithBackoff(func(int) time.Duration { return time.Second }))
+					q, err := delay.New(st, "unpaid", delay.WithAttempts(1000), delay.WithBackoff(aSecond))
 					f.want(err, nil)
 					g, err := guard.New(st, "effects", guard.WithRerun())
 					f.want(err, nil)
@@ -168,7 +170,7 @@ func TestTasksOfProcessesThatDie(t *testing.T) {
 					})
 					die()
 					<-dead
-					if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, store.ErrUnavailable) {
+					if !errors.Is(err, life.Err()) && !errors.Is(err, store.ErrUnavailable) {
 						f.Errorf("Run: %v", err)
 					}
 					_, _ = q.Close(), g.Close()

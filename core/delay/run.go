@@ -28,7 +28,7 @@ import (
 //     the attempt does not count.
 //
 // A panic of fn is such an error; when the other calls have returned, Run panics with its value and
-// stack.
+// stack. So it does if the text of an error panics, after the task was given back.
 //
 // While the store does not reply, or refuses the calls (store.ErrUnavailable), Run tries again,
 // with pauses of up to 2 s, and logs it. It returns other errors of the store.
@@ -112,11 +112,25 @@ func (w *workers) run(ctx context.Context, t *Task) {
 			w.panics(fmt.Sprintf("%v\n\n%s", err, debug.Stack()))
 		}
 		if !t.settled.Load() {
-			_ = t.settle(t.ctx, w.settlementOf(ctx, t, err, returned)) // the telemetry reports an error
+			w.settle(ctx, t, err, returned)
 		}
 	}()
 	err = w.fn(t.ctx, t)
 	returned = true
+}
+
+// settle settles a task whose function has ended, also if that of WithBackoff, or the text of the
+// error, panics or ends its goroutine.
+func (w *workers) settle(ctx context.Context, t *Task, err error, returned bool) {
+	req := store.SettleTaskRequest{How: store.TaskAgain, After: usualBackoff(t.Attempt())}
+	defer func() {
+		if value := recover(); value != nil {
+			const what = "delay: the back-off, or the text of an error, panicked"
+			w.panics(fmt.Sprintf("%s: %v\n\n%s", what, value, debug.Stack()))
+		}
+		_ = t.settle(t.ctx, req) // the telemetry reports an error
+	}()
+	req = w.settlementOf(ctx, t, err, returned)
 }
 
 // panics stops the workers, and keeps the text with which Run panics.
@@ -256,7 +270,8 @@ func (t *taker) wait(ctx context.Context) error {
 		return err
 	}
 	if next > 0 && idle > 0 && time.Since(t.reply.Sent) >= next { // by the clock, as others
-		backoff.Sleep(waiting, rand.N(min(time.Duration(idle)*spreadEach, spreadMost))) //nolint:gosec // spreads takes; no secret
+		spread := min(time.Duration(idle)*spreadEach, spreadMost)
+		backoff.Sleep(waiting, rand.N(spread)) //nolint:gosec // spreads takes; no secret
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func TestTasksRunWhenTheyAreDue(t *testing.T) {
 		runs := make(log, 10)
 		began := time.Now()
 		stop := f.run(f.queue, 2, func(_ context.Context, t *delay.Task) error {
-			runs.add("%s %s after %v, %v late, attempt %d", t.Key(), t.Payload(), time.Since(began), t.Late(), t.Attempt())
+			runs.add("%s %s after %v, %v late, attempt %d",
+				t.Key(), t.Payload(), time.Since(began), t.Late(), t.Attempt())
 			return nil
 		})
 		f.put("b", 2*time.Minute, delay.Created)
@@ -76,7 +77,9 @@ func TestFailures(t *testing.T) {
 			f.Errorf("revived: %t, %v", revived, err)
 		}
 		f.want(stop(), context.Canceled)
-	}, delay.WithAttempts(3), delay.WithBackoff(func(attempt int) time.Duration { return time.Duration(attempt) * time.Second }))
+	}, delay.WithAttempts(3), delay.WithBackoff(func(attempt int) time.Duration {
+		return time.Duration(attempt) * time.Second
+	}))
 }
 
 func TestErrorsOfAgainAndBury(t *testing.T) {
@@ -116,7 +119,8 @@ func TestSettledByMethods(t *testing.T) {
 		again, err := f.queue.Take(f.Context())
 		f.want(err, nil)
 		if again.ID() != task.ID() || again.Fence() <= task.Fence() || again.Attempt() != 2 {
-			f.Errorf("%s, fence %d, attempt %d; before %s, fence %d", again.ID(), again.Fence(), again.Attempt(), task.ID(), task.Fence())
+			f.Errorf("%s, fence %d, attempt %d; before %s, fence %d",
+				again.ID(), again.Fence(), again.Attempt(), task.ID(), task.Fence())
 		}
 		found, ok := delay.FromContext(again.Context())
 		if !ok || found != again {
@@ -132,11 +136,14 @@ func TestSettledByMethods(t *testing.T) {
 		if third.ID() == task.ID() {
 			f.Error("another task has the same ID")
 		}
-		f.want(third.SettleBy(f.Context(), func(context.Context, store.Delays, store.SettleTaskRequest) (bool, error) { return false, errFailed }), errFailed)
-		f.want(third.SettleBy(f.Context(), func(ctx context.Context, st store.Delays, req store.SettleTaskRequest) (bool, error) {
-			owned, err := st.SettleTasks(ctx, []store.SettleTaskRequest{req})
+		type req = store.SettleTaskRequest
+		fails := func(context.Context, store.Delays, req) (bool, error) { return false, errFailed }
+		f.want(third.SettleBy(f.Context(), fails), errFailed)
+		settles := func(ctx context.Context, st store.Delays, r req) (bool, error) {
+			owned, err := st.SettleTasks(ctx, []req{r})
 			return owned[0], err
-		}), nil)
+		}
+		f.want(third.SettleBy(f.Context(), settles), nil)
 		f.want(third.Done(f.Context()), delay.ErrSettled)
 		_, err = f.queue.Cancel(f.Context(), "k")
 		f.want(err, nil)
@@ -215,8 +222,11 @@ func TestExpiry(t *testing.T) {
 		f.want(context.Cause(task.Context()), delay.ErrExpired)
 		next, err := f.another().Take(f.Context())
 		f.want(err, nil)
-		if d := time.Since(began); d > 5*time.Second+time.Millisecond || next.Attempt() != 2 || next.ID() != task.ID() || next.Fence() <= task.Fence() {
-			f.Errorf("after %v: attempt %d", d, next.Attempt())
+		if d := time.Since(began); d > 5*time.Second+time.Millisecond {
+			f.Errorf("after %v", d)
+		}
+		if next.Attempt() != 2 || next.ID() != task.ID() || next.Fence() <= task.Fence() {
+			f.Errorf("attempt %d at %s, fence %d", next.Attempt(), next.ID(), next.Fence())
 		}
 		f.want(task.Done(f.Context()), delay.ErrLost)
 		f.store.Mend(storetest.Any)
@@ -351,8 +361,9 @@ func TestCloseGivesUp(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		err := f.queue.Close()
-		if err == nil || !strings.Contains(err.Error(), "1 tasks are not settled") || time.Since(began) != 5*time.Second {
-			f.Errorf("%v after %v", err, time.Since(began))
+		took := time.Since(began)
+		if err == nil || !strings.Contains(err.Error(), "1 tasks are not settled") || took != 5*time.Second {
+			f.Errorf("%v after %v", err, took)
 		}
 		f.want(stop(), delay.ErrClosed)
 		_, err = f.queue.Inspect(f.Context(), "k")
@@ -421,6 +432,51 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// text is an error whose text panics.
+type text struct{}
+
+func (text) Error() string { panic("no more") }
+
+// A panic of the back-off, and of the text of an error, is as one of the function: the task is given
+// back, for the default back-off, and Run panics.
+func TestPanicAfterTheFunction(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		opts []delay.Option
+	}{
+		"back-off": {errFailed, []delay.Option{delay.WithBackoff(func(int) time.Duration { panic("no more") })}},
+		"text":     {text{}, []delay.Option{delay.WithAttempts(1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(f fixture) {
+				f.put("k", 0, delay.Created)
+				f.put("waits", 0, delay.Created)
+				panicked := func() (value any) {
+					defer func() { value = recover() }()
+					return f.queue.Run(f.Context(), 2, func(ctx context.Context, t *delay.Task) error {
+						if t.Key() == "waits" {
+							<-ctx.Done()
+							return ctx.Err()
+						}
+						return c.err
+					})
+				}()
+				said := fmt.Sprint(panicked)
+				if !strings.Contains(said, "no more") || !strings.Contains(said, "run_test.go") {
+					f.Errorf("panicked with %v", panicked)
+				}
+				state := f.state("k", "waiting")
+				if state.Attempt != 1 || state.Due < 800*time.Millisecond || state.Due > 1200*time.Millisecond {
+					f.Errorf("%+v", state)
+				}
+				if state := f.state("waits", "waiting"); state.Attempt != 0 {
+					f.Errorf("%+v", state)
+				}
+			}, c.opts...)
+		})
+	}
+}
+
 func TestGoexit(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		stop := f.run(f.queue, 1, func(context.Context, *delay.Task) error {
@@ -463,7 +519,9 @@ func TestDeadWorkers(t *testing.T) {
 // A payload that the queue has not written is damaged: its task is buried.
 func TestDamage(t *testing.T) {
 	inBubble(t, func(f fixture) {
-		_, err := f.store.PutTask(f.Context(), store.PutTaskRequest{Queue: "unpaid", Key: "k", ID: strings.Repeat("x", 22), Payload: []byte("2")})
+		_, err := f.store.PutTask(f.Context(), store.PutTaskRequest{
+			Queue: "unpaid", Key: "k", ID: strings.Repeat("x", 22), Payload: []byte("2"),
+		})
 		f.want(err, nil)
 		stop := f.run(f.queue, 1, func(context.Context, *delay.Task) error { return errors.New("it ran") })
 		if state := f.state("k", "buried"); state.Reason != "damaged" {
@@ -503,7 +561,8 @@ func TestBadInput(t *testing.T) {
 	}, delay.WithMaxPayload(100), delay.WithMaxTasks(1))
 	st := storetest.NewFaulty(nil)
 	for _, opts := range [][]delay.Option{
-		{delay.WithLease(0)}, {delay.WithLease(25 * time.Hour)}, {delay.WithAttempts(0)}, {delay.WithMaxPayload(-1)}, {delay.WithMaxPayload(1 << 20)},
+		{delay.WithLease(0)}, {delay.WithLease(25 * time.Hour)}, {delay.WithAttempts(0)},
+		{delay.WithMaxPayload(-1)}, {delay.WithMaxPayload(1 << 20)},
 		{delay.WithMaxTasks(0)}, {delay.WithBuriedFor(0)}, {delay.WithHolder(strings.Repeat("x", 257))},
 	} {
 		if _, err := delay.New(st, "n", opts...); err == nil {

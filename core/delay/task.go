@@ -135,9 +135,7 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // the caller settles it with another call, which succeeds, and changes nothing, if step has settled
 // it nevertheless. If the task is settled already, SettleBy returns
 // [ErrSettled], and does not call step.
-func (t *Task) SettleBy(
-	ctx context.Context, step func(context.Context, store.Delays, store.SettleTaskRequest) (owned bool, err error),
-) error {
+func (t *Task) SettleBy(ctx context.Context, step Step[store.SettleTaskRequest, bool]) error {
 	if !t.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
@@ -157,7 +155,8 @@ func (t *Task) SettleBy(
 }
 
 func (t *Task) ref() store.TaskRef {
-	return store.TaskRef{Queue: t.queue.name, Key: t.taken.Key, ID: t.taken.ID, Owner: t.owner, Lease: t.queue.config.lease}
+	q := t.queue
+	return store.TaskRef{Queue: q.name, Key: t.taken.Key, ID: t.taken.ID, Owner: t.owner, Lease: q.config.lease}
 }
 
 // settle sends a settlement, and repeats it until the store confirms it, or the lease has ended.
