@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,14 +17,15 @@ import (
 
 // locker is everything that a service does to use locks.
 func (s *stage) locker(ctx context.Context, p *process) (*lock.Locker, error) {
-	st, err := s.store(p)
+	st, err := s.store(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return s.newLocker(ctx, st, p)
+	return s.newLocker(st, p)
 }
 
-func (s *stage) store(p *process) (*redisstore.Store, error) {
+// store returns a store that is connected, and has loaded its scripts: a process does that once.
+func (s *stage) store(ctx context.Context, p *process) (*redisstore.Store, error) {
 	st, err := redisstore.New(p.client, redisstore.WithPrefix(s.prefix),
 		redisstore.WithTimeout(5*time.Second), // for a busy machine
 		redisstore.WithLogger(slog.New(slog.DiscardHandler)))
@@ -33,11 +33,18 @@ func (s *stage) store(p *process) (*redisstore.Store, error) {
 		return nil, err
 	}
 	s.closer = append(s.closer, func() { _ = st.Close() })
-	return st, nil
+	s.pace.loads.Lock()
+	defer s.pace.loads.Unlock()
+	for {
+		_, err := st.InspectLease(ctx, "trial", key)
+		if !errors.Is(err, store.ErrUnavailable) || wait(ctx, pause) != nil {
+			return st, err
+		}
+	}
 }
 
-func (s *stage) newLocker(ctx context.Context, st store.Leases, processes ...*process) (*lock.Locker, error) {
-	locker, err := lock.New(st, "trial", lock.WithTTL(s.ttl))
+func (s *stage) newLocker(st store.Leases, processes ...*process) (*lock.Locker, error) {
+	locker, err := lock.New(st, "trial", lock.WithTTL(s.ttl), lock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}
@@ -47,12 +54,7 @@ func (s *stage) newLocker(ctx context.Context, st store.Leases, processes ...*pr
 		}
 		_ = locker.Close()
 	})
-	// Connect and load the scripts before the trials: a process does that once.
-	lease, err := patiently(ctx, locker.Lock, rand.Text())
-	if err != nil {
-		return nil, err
-	}
-	return locker, giveBack(ctx, lease)
+	return locker, nil
 }
 
 // giveBack releases a lock. If servers reply too late, it is retried in the background.
@@ -63,12 +65,15 @@ func giveBack(ctx context.Context, lease *lock.Lease) error {
 	return nil
 }
 
-// patiently acquires a lock, and retries for a while if servers reply too late: a demonstration may
-// run on a busy machine.
+// pause is how long a process waits before it tries again.
+const pause = 50 * time.Millisecond
+
+// patiently acquires a lock, and retries if servers reply too late: a demonstration may run on a busy
+// machine.
 func patiently(ctx context.Context, take func(context.Context, string) (*lock.Lease, error), key string) (*lock.Lease, error) {
-	for start := time.Now(); ; {
+	for {
 		lease, err := take(ctx, key)
-		if !errors.Is(err, store.ErrUnavailable) || time.Since(start) > 20*time.Second || wait(ctx, 20*time.Millisecond) != nil {
+		if !errors.Is(err, store.ErrUnavailable) || wait(ctx, pause) != nil {
 			return lease, err
 		}
 	}
@@ -83,7 +88,7 @@ func (s *stage) lockers(ctx context.Context, processes ...*process) ([]*lock.Loc
 			return nil, err
 		}
 	}
-	return lockers, nil
+	return lockers, s.begin(ctx)
 }
 
 const key = "42"
@@ -332,13 +337,20 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	aLocker, err := s.quorum(ctx, s.reach(servers, 2))
+	aProcesses := s.reach(servers, 0)
+	aLocker, err := s.quorum(ctx, aProcesses)
 	if err != nil {
 		return finding{}, err
 	}
 	bLocker, err := s.quorum(ctx, s.reach(servers, 0))
+	if err == nil {
+		err = s.begin(ctx)
+	}
 	if err != nil {
 		return finding{}, err
+	}
+	for _, p := range aProcesses[3:] {
+		p.dieBefore("")
 	}
 	a, err := patiently(ctx, aLocker.Lock, key)
 	if err != nil {
@@ -362,7 +374,7 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker, error) {
 	var members []quorum.Member
 	for _, p := range processes {
-		st, err := s.store(p)
+		st, err := s.store(ctx, p)
 		if err != nil {
 			return nil, err
 		}
@@ -377,5 +389,5 @@ func (s *stage) quorum(ctx context.Context, processes []*process) (*lock.Locker,
 		defer cancel()
 		_ = q.Shutdown(ctx)
 	})
-	return s.newLocker(ctx, q, processes...)
+	return s.newLocker(q, processes...)
 }

@@ -1,10 +1,11 @@
-// Schemes shows how locks are commonly built on Redis, how each of them fails, and what Lockkeeper
-// does in the same situation:
+// Schemes shows how locks and delayed work are commonly built on Redis, how each of them fails, and
+// what Lockkeeper does in the same situation:
 //
 //	go run ./examples/schemes
 //
 // It starts the Redis servers that it needs in its own process. With -redis it uses a real one, and
-// real time, for every trial that needs a single server; it deletes its keys there.
+// real time, for every trial that needs a single server; it deletes its keys there, and sets
+// notify-keyspace-events for the time of a trial.
 package main
 
 import (
@@ -80,10 +81,8 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// playAll runs every trial, first on the schemes and then on Lockkeeper, several at a time.
+// playAll runs every trial, first on the schemes and then on Lockkeeper, side by side.
 func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows []row, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+20*ttl)
-	defer cancel()
 	all := "schemes-" + rand.Text()
 	if given != nil {
 		if err := ping(ctx, given); err != nil {
@@ -98,18 +97,15 @@ func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows
 	for _, t := range trials() {
 		rows = append(rows, row{trial: t})
 	}
-	playSide := func(name string, side func(*row) (side, *finding)) error {
+	playSide := func(name string, main *server, side func(*row) (side, *finding), wanted func(verdict) bool) error {
 		var wg sync.WaitGroup
 		errs := make([]error, len(rows))
+		p := newPace(main, len(rows))
 		for i := range rows {
 			play, found := side(&rows[i])
 			wg.Go(func() {
-				s, err := newStage(given, fmt.Sprint(all, ":", name, i), ttl)
-				if err == nil {
-					defer s.close()
-					*found, err = play(ctx, s)
-				}
-				if err != nil {
+				var err error
+				if *found, err = p.play(ctx, fmt.Sprint(all, ":", name, i), ttl, play, wanted); err != nil {
 					errs[i] = fmt.Errorf("%s, %s: %s: %w", rows[i].trial.scheme, rows[i].trial.name, name, err)
 				}
 			})
@@ -117,9 +113,21 @@ func playAll(ctx context.Context, given *redis.Options, ttl time.Duration) (rows
 		wg.Wait()
 		return errors.Join(errs...)
 	}
-	err = playSide("scheme", func(r *row) (side, *finding) { return r.trial.classic, &r.classic })
-	if err == nil {
-		err = playSide("lockkeeper", func(r *row) (side, *finding) { return r.trial.keeper, &r.keeper })
+	var main *server // for each scheme one of its own, whose clock it advances
+	if given != nil {
+		main = &server{options: *given}
 	}
+	err = playSide("scheme", main, func(r *row) (side, *finding) { return r.trial.classic, &r.classic }, verdict.fails)
+	if err != nil {
+		return nil, err
+	}
+	house := &stage{}
+	defer house.close()
+	if main == nil {
+		if main, err = house.newServer(); err != nil {
+			return nil, err
+		}
+	}
+	err = playSide("lockkeeper", main, func(r *row) (side, *finding) { return r.trial.keeper, &r.keeper }, verdict.holds)
 	return rows, err
 }

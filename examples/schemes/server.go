@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts so
 	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +21,7 @@ type server struct {
 	options redis.Options
 	inside  *miniredis.Miniredis // nil if it is the given one
 	started atomic.Int64         // in Unix seconds
+	scripts sync.Map             // texts of those that it has
 }
 
 // newServer starts a server in this process.
@@ -31,7 +34,9 @@ func (s *stage) newServer() (*server, error) {
 	s.closer = append(s.closer, inside.Close)
 	server := &server{options: redis.Options{Addr: inside.Addr()}, inside: inside}
 	server.started.Store(time.Now().Add(-time.Hour).Unix()) // trials assume servers that have been up for long
-	inside.Server().SetPreHook(server.replyUptime)
+	inside.Server().SetPreHook(func(c *peer.Peer, command string, args ...string) bool {
+		return server.replyUptime(c, command, args...) || server.replyLoaded(c, command, args...)
+	})
 	return server, nil
 }
 
@@ -41,6 +46,20 @@ func (s *server) replyUptime(c *peer.Peer, command string, args ...string) bool 
 		return false
 	}
 	c.WriteBulk(fmt.Sprintf("# Server\r\nuptime_in_seconds:%d\r\n", time.Now().Unix()-s.started.Load()))
+	return true
+}
+
+// replyLoaded replies to SCRIPT LOAD of a script that the server has, as Redis does; miniredis parses
+// it again. It has no script with a shebang: it refuses them.
+func (s *server) replyLoaded(c *peer.Peer, command string, args ...string) bool {
+	if !strings.EqualFold(command, "script") || len(args) != 2 || !strings.EqualFold(args[0], "load") ||
+		strings.HasPrefix(args[1], "#!") {
+		return false
+	}
+	if _, has := s.scripts.LoadOrStore(args[1], nil); !has {
+		return false
+	}
+	c.WriteBulk(fmt.Sprintf("%x", sha1.Sum([]byte(args[1])))) //nolint:gosec // Redis names scripts so
 	return true
 }
 

@@ -14,13 +14,16 @@ type stage struct {
 	ttl    time.Duration // of every lock
 	main   *server
 	closer []func()
+
+	pace    *pace
+	arrive  func() // tells it that the trial is ready
+	control control
 }
 
 // newStage returns a stage whose main server is the given one, or a new one if that is nil.
-func newStage(given *redis.Options, prefix string, ttl time.Duration) (*stage, error) {
-	s := &stage{prefix: prefix, ttl: ttl}
+func newStage(given *server, prefix string, ttl time.Duration) (*stage, error) {
+	s := &stage{prefix: prefix, ttl: ttl, main: given}
 	if given != nil {
-		s.main = &server{options: *given}
 		return s, nil
 	}
 	var err error

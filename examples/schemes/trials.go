@@ -32,6 +32,11 @@ const (
 	broken verdict = "BROKEN"
 )
 
+// holds reports whether a lock, or its fence, has done what it is for.
+func (v verdict) holds() bool { return v == sound || v == fenced }
+
+func (v verdict) fails() bool { return !v.holds() }
+
 // maker makes a scheme for a process.
 type maker func(s *stage, p *process) scheme
 
@@ -50,7 +55,8 @@ var (
 	}
 )
 
-// trials returns all trials, from the simplest scheme to the most advanced.
+// trials returns all trials: of locks, from the simplest scheme to the most advanced, and of delayed
+// work.
 func trials() []trial {
 	return []trial{
 		{"SETNX, then EXPIRE", "A dies between the two", diesBetween, keeperAfterDeath},
@@ -66,6 +72,13 @@ func trials() []trial {
 		{"the same, renewed by a watchdog", "A is paused, then writes", pausedWriter, keeperPausedWriter},
 		{"the same, on a master with a replica", "failover before replication", failover, keeperFailover},
 		{"Redlock on five masters", "a master with A's lock restarts empty", restarted, keeperRestarted},
+		{"delayed: popped from a zset when due", "A takes the task and is killed", poppedAndDied, keeperConsumerDied},
+		{"delayed: a key expires, and Redis notifies", "A is replaced by B when the key expires",
+			expiredUnheard, keeperUnheard},
+		{"delayed: a zset polled with the client's clock", "B's clock is fast, C's is slow",
+			clocksOfConsumers, keeperClocksOfConsumers},
+		{"delayed: a subscriber moves due tasks to a list (RDelayedQueue)", "A, the only one, ends; a consumer waits",
+			transferStopped, keeperWithoutProducer},
 	}
 }
 
@@ -253,7 +266,7 @@ func outlived(make maker) side {
 // pollEvery is the poll interval of the waiter of watchMulti.
 const pollEvery = 10 * time.Millisecond
 
-// patient is how many requests a waiter may send before that counts as costly.
+// patient is how many requests a waiter may send in a second before that counts as costly.
 const patient = 10
 
 func polled(ctx context.Context, s *stage) (finding, error) {
@@ -289,7 +302,7 @@ func (p *process) warm(ctx context.Context) (int64, error) {
 
 func requests(n int64, in time.Duration) finding {
 	f := finding{sound, fmt.Sprintf("B sent %d requests in %v of waiting", n, in)}
-	if n > patient {
+	if float64(n) > patient*max(in.Seconds(), 1) {
 		f.verdict = costly
 	}
 	return f
