@@ -105,6 +105,10 @@ func (w *workers) reserve(ctx context.Context) (free int) {
 
 // run calls the function, and settles the task, also if the function panics or ends its goroutine.
 func (w *workers) run(ctx context.Context, t *Task) {
+	if t.instead != nil {
+		t.settleInstead()
+		return
+	}
 	err, returned := errors.New("delay: the function ended its goroutine"), false
 	defer func() {
 		if value := recover(); value != nil {
@@ -176,13 +180,16 @@ func (q *Queue) Take(ctx context.Context) (*Task, error) {
 	t.once = true
 	for {
 		tasks, err := t.take(ctx, 1)
+		for _, task := range tasks {
+			if task.instead == nil {
+				return task, nil
+			}
+			go task.settleInstead()
+		}
+		if err == nil {
+			err = t.wait(ctx)
+		}
 		if err != nil {
-			return nil, err
-		}
-		if len(tasks) > 0 {
-			return tasks[0], nil
-		}
-		if err := t.wait(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -207,7 +214,8 @@ const (
 	spreadMost = 20 * time.Millisecond
 )
 
-// take takes up to n tasks. Those that may not run, it buries.
+// take takes up to n tasks. Those that may not run have a settlement instead, also all of a take
+// that ends after the context or the queue.
 func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	q := t.queue
 	if err := t.over(ctx); err != nil {
@@ -217,39 +225,21 @@ func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	reply, err := q.store.TakeTasks(ctx, store.TakeTasksRequest{
 		Queue: q.name, Owner: owner, Max: n, Lease: q.config.lease, Holder: q.config.holder,
 	})
-	if over := t.over(ctx); over != nil {
-		t.giveBack(ctx, owner, &reply)
-		return nil, over
-	}
-	if err = t.failed(ctx, err); err != nil || t.down {
-		return nil, err
+	err = t.failed(ctx, err)
+	if err == nil && !t.down {
+		t.reply = reply
 	}
 	if reply.Damaged > 0 {
 		q.telemetry.Damaged(ctx, reply.Damaged)
 	}
-	t.reply = reply
-	tasks := make([]*Task, 0, len(reply.Tasks))
-	for _, taken := range reply.Tasks {
-		task := q.begin(ctx, reply.Sent, taken, owner)
-		switch {
-		case task.damaged != nil:
-			q.telemetry.Damaged(ctx, 1)
-			_ = task.settle(ctx, task.burial(task.damaged.Error()))
-		case task.Attempt() > q.config.attempts:
-			_ = task.settle(ctx, task.burial(fmt.Sprintf("%d attempts ended without a result", q.config.attempts)))
-		default:
-			tasks = append(tasks, task)
+	tasks := make([]*Task, len(reply.Tasks))
+	for i, taken := range reply.Tasks {
+		tasks[i] = q.begin(ctx, reply.Sent, taken, owner)
+		if err != nil {
+			tasks[i].instead = &store.SettleTaskRequest{How: store.TaskAgain, Uncounted: true}
 		}
 	}
-	return tasks, nil
-}
-
-// giveBack gives the tasks of a take back that has come too late.
-func (t *taker) giveBack(ctx context.Context, owner string, reply *store.TakeTasksReply) {
-	for _, taken := range reply.Tasks {
-		task := t.queue.begin(ctx, reply.Sent, taken, owner)
-		_ = task.settle(ctx, store.SettleTaskRequest{How: store.TaskAgain, Uncounted: true})
-	}
+	return tasks, err
 }
 
 // wait waits until a task may be due, or the queue is closed.

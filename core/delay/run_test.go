@@ -531,6 +531,94 @@ func TestDamage(t *testing.T) {
 	})
 }
 
+// spent puts tasks whose attempts are used up: the workers of these have died.
+func (f fixture) spent(keys ...string) {
+	f.Helper()
+	for _, key := range keys {
+		f.put(key, 0, delay.Created)
+	}
+	reply, err := f.store.TakeTasks(f.Context(), store.TakeTasksRequest{
+		Queue: "unpaid", Owner: strings.Repeat("o", 22), Max: len(keys), Lease: time.Second,
+	})
+	if f.want(err, nil); len(reply.Tasks) != len(keys) {
+		f.Fatalf("%d of %d tasks were taken", len(reply.Tasks), len(keys))
+	}
+	time.Sleep(time.Second)
+}
+
+// A task runs at once beside others of its take that are used up or damaged, also while these cannot
+// be buried.
+func TestBurialsDuringAnOutage(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.spent("a", "b", "c")
+		damaged := store.PutTaskRequest{Queue: "unpaid", Key: "d", ID: strings.Repeat("x", 22), Payload: []byte("2")}
+		_, err := f.store.PutTask(f.Context(), damaged)
+		f.want(err, nil)
+		f.put("whole", 0, delay.Created)
+		f.store.Break(storetest.SettleTasks, storetest.Down)
+		runs := make(log, 1)
+		stop := f.run(f.queue, 10, func(_ context.Context, t *delay.Task) error {
+			runs.add("%s, attempt %d", t.Key(), t.Attempt())
+			return nil
+		})
+		runs.is(f, "whole, attempt 1")
+		time.Sleep(3 * time.Second)
+		f.store.Mend(storetest.SettleTasks)
+		time.Sleep(2 * time.Second) // the longest pause between two calls
+		for key, reason := range map[string]string{"a": "1 attempts", "b": "1 attempts", "c": "1 attempts", "d": "damaged"} {
+			if state := f.state(key, "buried"); !strings.Contains(state.Reason, reason) {
+				f.Errorf("%+v", state)
+			}
+		}
+		_, err = f.queue.Inspect(f.Context(), "whole")
+		f.want(err, delay.ErrNoTask)
+		f.want(stop(), context.Canceled)
+	}, delay.WithAttempts(1))
+}
+
+// A task that cannot be buried by the end of its lease is buried after a later take.
+func TestBurialsAfterALongOutage(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.spent("a")
+		f.store.Break(storetest.SettleTasks, storetest.Down)
+		stop := f.run(f.queue, 1, func(context.Context, *delay.Task) error { return errors.New("it ran") })
+		time.Sleep(time.Minute)
+		f.store.Mend(storetest.SettleTasks)
+		time.Sleep(store.FirstTaskLease + time.Second)
+		f.state("a", "buried")
+		f.want(stop(), context.Canceled)
+	}, delay.WithAttempts(1))
+}
+
+// A Take returns a task, or the error of its context, while others cannot be buried or given back.
+func TestTakesDuringAnOutage(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.spent("a")
+		f.put("whole", 0, delay.Created)
+		f.store.Break(storetest.SettleTasks, storetest.Down)
+		began := time.Now()
+		task, err := f.queue.Take(f.Context())
+		if f.want(err, nil); task.Key() != "whole" || time.Since(began) != 0 {
+			f.Errorf("%s after %v", task.Key(), time.Since(began))
+		}
+		f.put("late", 0, delay.Created)
+		ctx, cancel := context.WithCancel(f.Context())
+		f.store.Hook(nil, storetest.On(storetest.TakeTasks, func() error {
+			cancel()
+			return nil
+		}))
+		_, err = f.queue.Take(ctx)
+		if f.want(err, context.Canceled); time.Since(began) != 0 {
+			f.Errorf("cancelled after %v", time.Since(began))
+		}
+		f.store.Mend(storetest.SettleTasks)
+		f.want(task.Done(f.Context()), nil)
+		f.want(f.queue.Close(), nil)
+		f.state("a", "buried")
+		f.state("late", "waiting")
+	}, delay.WithAttempts(1))
+}
+
 func TestBadInput(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		put := func(key string, size int, after time.Duration, want error) {

@@ -27,7 +27,7 @@ type Task struct {
 	taken   store.TakenTask
 	owner   string
 	payload []byte
-	damaged error
+	instead *store.SettleTaskRequest // of a task that may not run: it is settled with this
 	term    lease.Term
 	lease   lease.Context
 	ctx     context.Context // the lease, with the task and the span of its run
@@ -47,11 +47,19 @@ func FromContext(ctx context.Context) (*Task, bool) {
 	return t, ok
 }
 
-// begin returns a taken task, and starts to renew its lease. Its context ends with ctx.
+// begin returns a taken task, and starts to renew its lease. Its context ends with ctx. A task that
+// is damaged, or has used up its attempts, is to be buried.
 func (q *Queue) begin(ctx context.Context, sent time.Time, taken store.TakenTask, owner string) *Task {
 	t := &Task{queue: q, taken: taken, owner: owner}
-	var put trace.SpanContext
-	t.payload, put, t.damaged = unpacked(taken.Payload)
+	payload, put, err := unpacked(taken.Payload)
+	t.payload = payload
+	switch {
+	case err != nil:
+		q.telemetry.Damaged(ctx, 1)
+		t.insteadBury(err.Error())
+	case t.Attempt() > q.config.attempts:
+		t.insteadBury(fmt.Sprintf("%d attempts ended without a result", q.config.attempts))
+	}
 	ctx, t.run = q.telemetry.Begin(ctx, taken.Late, put)
 	t.term.Init(lease.ValidUntil(sent, taken.TTL))
 	t.term.Begin(ctx, &t.lease, 0, ErrExpired)
@@ -66,6 +74,15 @@ func (q *Queue) begin(ctx context.Context, sent time.Time, taken store.TakenTask
 	}
 	return t
 }
+
+func (t *Task) insteadBury(reason string) {
+	burial := t.burial(reason)
+	t.instead = &burial
+}
+
+// settleInstead settles a task that may not run. The telemetry reports an error: then the task is
+// due again when its lease has ended.
+func (t *Task) settleInstead() { _ = t.settle(t.ctx, *t.instead) }
 
 // Key returns the task's key.
 func (t *Task) Key() string { return t.taken.Key }
