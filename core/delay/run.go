@@ -229,9 +229,6 @@ func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	if err == nil && !t.down {
 		t.reply = reply
 	}
-	if reply.Damaged > 0 {
-		q.telemetry.Damaged(ctx, reply.Damaged)
-	}
 	tasks := make([]*Task, len(reply.Tasks))
 	for i, taken := range reply.Tasks {
 		tasks[i] = q.begin(ctx, reply.Sent, taken, owner)

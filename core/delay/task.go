@@ -55,7 +55,7 @@ func (q *Queue) begin(ctx context.Context, sent time.Time, taken store.TakenTask
 	t.payload = payload
 	switch {
 	case err != nil:
-		q.telemetry.Damaged(ctx, 1)
+		q.telemetry.Damaged(ctx)
 		t.insteadBury(err.Error())
 	case t.Attempt() > q.config.attempts:
 		t.insteadBury(fmt.Sprintf("%d attempts ended without a result", q.config.attempts))

@@ -22,6 +22,16 @@ func (s *Store) keysOfTask(queue, key string) []string {
 	return append(keys, keys[0]+"x"+s.tag(queue, key))
 }
 
+// taskFields returns the fields of a reply, after the first one, which is the number of damaged tasks
+// that the script has buried: these are logged.
+func (s *Store) taskFields(ctx context.Context, queue string, reply any) *script.Reader {
+	fields := script.Fields(reply)
+	if n := fields.Number(); n > 0 {
+		s.redis.LogDamage(ctx, "policy", queue, "tasks", n)
+	}
+	return fields
+}
+
 // PutTask implements store.Delays: one script call.
 func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.PutTaskReply, error) {
 	if s.hooks.Begun() {
@@ -34,7 +44,7 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 	call := putTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, req.Payload, ceilMicros(req.After), keep, req.MaxTasks)
 	st := script.Step{Call: call, Operation: opPutTask, Begins: true}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.PutTaskReply, error) {
-		fields := script.Fields(r.Value)
+		fields := s.taskFields(ctx, req.Queue, r.Value)
 		outcome, due := fields.Number(), fields.Micros()
 		if outcome < 0 || outcome > int64(store.QueueFull) {
 			return store.PutTaskReply{}, script.ErrOddReply
@@ -48,11 +58,12 @@ func (s *Store) CancelTask(ctx context.Context, req store.CancelTaskRequest) (st
 	call := cancelTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, store.CancelRemembered.Milliseconds())
 	st := script.Step{Call: call, Operation: opCancelTask, Urgency: script.Finishing}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.CancelOutcome, error) {
-		n, err := script.Int(r.Value)
-		if err == nil && (n < 0 || n > int(store.TaskRunning)) {
-			err = script.ErrOddReply
+		fields := s.taskFields(ctx, req.Queue, r.Value)
+		n := fields.Number()
+		if n < 0 || n > int64(store.TaskRunning) {
+			return 0, script.ErrOddReply
 		}
-		return store.CancelOutcome(n), err
+		return store.CancelOutcome(n), fields.Err
 	})
 }
 
@@ -69,9 +80,8 @@ func (s *Store) TakeTasks(ctx context.Context, req store.TakeTasksRequest) (stor
 	call := takeTasks.Call(s.taskKeys(req.Queue), req.Owner, req.Max, ceilMicros(lease), req.Holder, s.inbox.channel)
 	st := script.Step{Call: call, Operation: opTakeTasks, Begins: true, ReplySize: maxTakenBytes}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.TakeTasksReply, error) {
-		fields := script.Fields(r.Value)
-		reply := store.TakeTasksReply{Sent: r.Sent, Next: microsOrNone(fields.Number())}
-		reply.Idle, reply.Damaged = int(fields.Number()), int(fields.Number())
+		fields := s.taskFields(ctx, req.Queue, r.Value)
+		reply := store.TakeTasksReply{Sent: r.Sent, Next: microsOrNone(fields.Number()), Idle: int(fields.Number())}
 		for len(fields.Left) > 0 && fields.Err == nil {
 			reply.Tasks = append(reply.Tasks, store.TakenTask{
 				Key: fields.Text(), ID: fields.Text(), Payload: []byte(fields.Text()), Attempt: int(fields.Number()), Fence: fields.Number(),
@@ -140,14 +150,15 @@ func (s *Store) SettleTasks(ctx context.Context, reqs []store.SettleTaskRequest)
 }
 
 // taskSteps runs a script for each hundred of n steps on the same queue. The script returns 1 or 0
-// for each. With an error, the outcomes that are true hold nevertheless.
+// for each step. With an error, the outcomes that are true hold nevertheless.
 func (s *Store) taskSteps(
 	ctx context.Context, op script.Operation, sc *script.Script, n int, of func(i int) (queue string, args []any),
 ) ([]bool, error) {
 	var (
-		calls []script.Call
-		steps [][]int // of each call
-		last  = make(map[string]int)
+		calls  []script.Call
+		queues []string // of each call
+		steps  [][]int  // of each call
+		last   = make(map[string]int)
 	)
 	for i := range n {
 		queue, args := of(i)
@@ -156,6 +167,7 @@ func (s *Store) taskSteps(
 			at = len(calls)
 			last[queue] = at
 			calls, steps = append(calls, sc.Call(s.taskKeys(queue))), append(steps, nil)
+			queues = append(queues, queue)
 		}
 		calls[at].Args, steps[at] = append(calls[at].Args, args...), append(steps[at], i)
 	}
@@ -164,7 +176,7 @@ func (s *Store) taskSteps(
 		if err != nil {
 			return err
 		}
-		fields := script.Fields(reply)
+		fields := s.taskFields(ctx, queues[c], reply)
 		for _, i := range steps[c] {
 			owned[i] = fields.Number() == 1
 		}
@@ -215,7 +227,7 @@ var taskStates = map[string]store.TaskState{"W": store.TaskWaiting, "R": store.T
 func (s *Store) inspectTasks(ctx context.Context, queue string, args ...any) (records []store.TaskRecord, cursor string, err error) {
 	st := script.Step{Call: inspectTask.Call(s.taskKeys(queue), args...), Operation: opInspectTasks, Urgency: script.Reading}
 	records, err = script.Run(ctx, s.redis, st, func(reply script.Reply) (records []store.TaskRecord, err error) {
-		fields := script.Fields(reply.Value)
+		fields := s.taskFields(ctx, queue, reply.Value)
 		cursor = fields.Text()
 		for len(fields.Left) > 0 && fields.Err == nil {
 			r := store.TaskRecord{Key: fields.Text(), ID: fields.Text()}
@@ -244,7 +256,7 @@ func (s *Store) inspectTasks(ctx context.Context, queue string, args ...any) (re
 func (s *Store) CountTasks(ctx context.Context, queue string) (store.TaskCounts, error) {
 	st := script.Step{Call: inspectTask.Call(s.taskKeys(queue), "count"), Operation: opInspectTasks, Urgency: script.Reading}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.TaskCounts, error) {
-		fields := script.Fields(r.Value)
+		fields := s.taskFields(ctx, queue, r.Value)
 		return store.TaskCounts{
 			Waiting: int(fields.Number()), Running: int(fields.Number()), Buried: int(fields.Number()), Oldest: fields.Micros(),
 		}, fields.Err
@@ -257,7 +269,10 @@ func (s *Store) ReviveTask(ctx context.Context, ref store.TaskRef) (bool, error)
 		return false, store.ErrClosed
 	}
 	st := script.Step{Call: reviveTask.Call(s.taskKeys(ref.Queue), ref.Key, ref.ID), Operation: opPutTask, Begins: true}
-	return script.Run(ctx, s.redis, st, func(r script.Reply) (bool, error) { return script.IsOne(r.Value) })
+	return script.Run(ctx, s.redis, st, func(r script.Reply) (bool, error) {
+		fields := s.taskFields(ctx, ref.Queue, r.Value)
+		return fields.Number() == 1, fields.Err
+	})
 }
 
 // ceilMicros returns a duration in µs, rounded up, so that no task is due too early.

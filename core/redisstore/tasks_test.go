@@ -96,48 +96,162 @@ func TestTasksAreThoseInMemory(t *testing.T) {
 	delaytest.Model(t, newStore(t, redistest.Start(t).Client()))
 }
 
-// A damaged task is buried, and reported with the take.
+// A damaged task is buried and logged by each step that meets it, and its key is free.
 func TestDamagedTasks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	s := newStore(t, client)
-	put := func(key string) store.PutTaskRequest {
-		req := store.PutTaskRequest{Queue: "q", Key: key, ID: strings.Repeat(key[:1], 22), Payload: []byte("of " + key)}
-		if reply, err := s.PutTask(ctx(), req); err != nil || reply.Outcome != store.TaskCreated {
-			t.Fatalf("%+v, %v", reply, err)
+	states := func(s *redisstore.Store, queue string) string {
+		t.Helper()
+		_, err := s.PutTask(ctx(), store.PutTaskRequest{Queue: queue, Key: "later", ID: strings.Repeat("l", 22), After: time.Hour})
+		must(t, err)
+		keys, err := client.Keys(ctx(), "lk:d:{*}s").Result()
+		must(t, err)
+		for _, key := range keys {
+			if n, err := client.HLen(ctx(), key).Result(); err == nil && n == 1 {
+				return key
+			}
 		}
-		return req
+		t.Fatalf("no queue with one task among %q", keys)
+		return ""
 	}
-	for _, key := range []string{"whole", "state", "short", "payload", "number"} {
-		put(key)
+	damages := map[string]func(states, key string){
+		"no state":    func(states, key string) { must(t, client.HDel(ctx(), states, "l"+key).Err()) },
+		"short state": func(states, key string) { must(t, client.HSet(ctx(), states, "l"+key, "1W").Err()) },
+		"odd number": func(states, key string) {
+			whole, err := client.HGet(ctx(), states, "l"+key).Result()
+			must(t, err)
+			must(t, client.HSet(ctx(), states, "l"+key, whole[:49]+"000000000x"+whole[59:]).Err())
+		},
 	}
+	noPayload := func(states, key string) {
+		must(t, client.HDel(ctx(), strings.TrimSuffix(states, "s")+"p", "l"+key).Err())
+	}
+	const id, owner = "aaaaaaaaaaaaaaaaaaaaaa", "oooooooooooooooooooooo"
+	ref := func(queue string) store.TaskRef {
+		return store.TaskRef{Queue: queue, Key: "k", ID: id, Owner: owner, Lease: time.Minute}
+	}
+	take := func(s *redisstore.Store, queue string) error {
+		reply, err := s.TakeTasks(ctx(), store.TakeTasksRequest{Queue: queue, Owner: owner, Max: 10, Lease: time.Minute})
+		if len(reply.Tasks) > 0 {
+			t.Errorf("%+v was taken", reply.Tasks)
+		}
+		return err
+	}
+	steps := map[string]func(s *redisstore.Store, queue string) error{
+		"take": take,
+		"keep": func(s *redisstore.Store, queue string) error {
+			req := store.PutTaskRequest{Queue: queue, Key: "k", ID: strings.Repeat("n", 22), Keep: true, MaxTasks: 2}
+			_, err := s.PutTask(ctx(), req)
+			return err
+		},
+		"cancel": func(s *redisstore.Store, queue string) error {
+			_, err := s.CancelTask(ctx(), store.CancelTaskRequest{Queue: queue, Key: "k", ID: strings.Repeat("c", 22)})
+			return err
+		},
+		"renew": func(s *redisstore.Store, queue string) error {
+			_, err := s.RenewTasks(ctx(), []store.TaskRef{ref(queue)})
+			return err
+		},
+		"settle": func(s *redisstore.Store, queue string) error {
+			_, err := s.SettleTasks(ctx(), []store.SettleTaskRequest{{TaskRef: ref(queue)}})
+			return err
+		},
+		"inspect": func(s *redisstore.Store, queue string) error {
+			_, _, err := s.InspectTask(ctx(), queue, "k")
+			return err
+		},
+		"list": func(s *redisstore.Store, queue string) error {
+			for _, err := range s.ListTasks(ctx(), queue, false) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"revive": func(s *redisstore.Store, queue string) error {
+			_, err := s.ReviveTask(ctx(), store.TaskRef{Queue: queue, Key: "k", ID: strings.Repeat("n", 22)})
+			return err
+		},
+	}
+	check := func(by, what string, step func(*redisstore.Store, string) error, damage func(states, key string)) {
+		queue := by + " " + what
+		t.Run(queue, func(t *testing.T) {
+			log := new(logbook)
+			s := newStore(t, client, log.option())
+			at := states(s, queue)
+			_, err := s.PutTask(ctx(), store.PutTaskRequest{Queue: queue, Key: "k", ID: id, Payload: []byte("of k")})
+			must(t, err)
+			damage(at, "k")
+			must(t, step(s, queue))
+			must(t, step(s, queue)) // has nothing to log
+			if lines := strings.Count(log.String(), "a record is damaged"); lines != 1 {
+				t.Errorf("%d log lines", lines)
+			}
+			record, found, err := s.InspectTask(ctx(), queue, "k")
+			if err != nil || !found || record.State != store.TaskKeptBuried || record.Reason != "damaged" {
+				t.Errorf("%+v, %t, %v", record, found, err)
+			}
+			counts, err := s.CountTasks(ctx(), queue)
+			if err != nil || counts.Running != 0 || counts.Waiting != 1 || counts.Buried != 1 {
+				t.Errorf("%+v, %v", counts, err)
+			}
+			req := store.PutTaskRequest{Queue: queue, Key: "k", ID: strings.Repeat("p", 22)}
+			if reply, err := s.PutTask(ctx(), req); err != nil || reply.Outcome != store.TaskCreated {
+				t.Errorf("%+v, %v", reply, err)
+			}
+		})
+	}
+	for what, damage := range damages {
+		for by, step := range steps {
+			if by == "list" && what == "no state" { // only its time is left, which a listing does not read
+				continue
+			}
+			check(by, what, step, damage)
+		}
+	}
+	check("take", "no payload", take, noPayload)
+}
+
+// A buried record that cannot be read is listed nevertheless.
+func TestDamagedBuriedTask(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	s := newStore(t, client)
+	_, err := s.PutTask(ctx(), store.PutTaskRequest{Queue: "q", Key: "k", ID: strings.Repeat("a", 22)})
+	must(t, err)
 	keys, err := client.Keys(ctx(), "lk:d:{*}s").Result()
 	must(t, err)
-	states, payloads := keys[0], strings.TrimSuffix(keys[0], "s")+"p"
-	whole, err := client.HGet(ctx(), states, "lnumber").Result()
+	must(t, client.HSet(ctx(), keys[0], "lk", "1W").Err())
+	_, _, err = s.InspectTask(ctx(), "q", "k")
 	must(t, err)
-	must(t, client.HDel(ctx(), states, "lstate").Err())
-	must(t, client.HSet(ctx(), states, "lshort", "1W").Err())
-	must(t, client.HDel(ctx(), payloads, "lpayload").Err())
-	must(t, client.HSet(ctx(), states, "lnumber", strings.Replace(whole, "0000000000", "000000000x", 1)).Err())
-	reply, err := s.TakeTasks(ctx(), store.TakeTasksRequest{Queue: "q", Owner: strings.Repeat("o", 22), Max: 10, Lease: time.Minute})
+	must(t, client.HSet(ctx(), keys[0], "bk", "1").Err())
+	if record, found, err := s.InspectTask(ctx(), "q", "k"); err != nil || !found || record.State != store.TaskKeptBuried {
+		t.Errorf("%+v, %t, %v", record, found, err)
+	}
+}
+
+// The number of running tasks is right after an attempt was ended by a step that changes nothing
+// else.
+func TestRunningTasksAfterARepeat(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, redistest.Start(t).Client())
+	first := store.PutTaskRequest{Queue: "q", Key: "k", ID: strings.Repeat("a", 22)}
+	next := store.PutTaskRequest{Queue: "q", Key: "k", ID: strings.Repeat("b", 22), After: time.Hour}
+	_, err := s.PutTask(ctx(), first)
 	must(t, err)
-	if len(reply.Tasks) != 1 || reply.Tasks[0].Key != "whole" || reply.Damaged != 4 {
-		t.Errorf("%+v", reply)
+	_, err = s.TakeTasks(ctx(), store.TakeTasksRequest{Queue: "q", Owner: strings.Repeat("o", 22), Max: 1, Lease: testpace.Scale(100 * time.Millisecond)})
+	must(t, err)
+	if reply, err := s.PutTask(ctx(), next); err != nil || reply.Outcome != store.TaskFollows {
+		t.Fatalf("%+v, %v", reply, err)
 	}
-	buried := make(map[string]string)
-	for r, err := range s.ListTasks(ctx(), "q", true) {
-		must(t, err)
-		buried[r.Key] = r.Reason
-	}
-	if len(buried) != 4 || buried["state"] != "damaged" || buried["payload"] != "damaged" {
-		t.Errorf("buried: %q", buried)
-	}
-	if counts, err := s.CountTasks(ctx(), "q"); err != nil || counts.Running != 1 || counts.Waiting != 0 || counts.Buried != 4 {
+	must(t, s.AwaitTasks(ctx(), "q", testpace.Scale(100*time.Millisecond)))
+	_, err = s.PutTask(ctx(), next) // a repeat, which finds that the lease has ended
+	must(t, err)
+	if counts, err := s.CountTasks(ctx(), "q"); err != nil || counts.Running != 0 || counts.Waiting != 1 {
 		t.Errorf("%+v, %v", counts, err)
 	}
-	put("state") // its key is free
 }
 
 // All keys of a queue expire after its tasks, and a queue in use does not expire.

@@ -21,6 +21,9 @@ import (
 // again. ID, owner and lease identify an attempt: its steps change nothing once the lease has
 // ended, or another owner has the task.
 //
+// A step that meets a record that cannot be read buries it with the reason "damaged", and the store
+// logs that: no task is dropped.
+//
 // Every method but AwaitTasks is one atomic step for each task, and may be sent twice. Times are
 // durations, counted by the store's own clock. Errors match ErrUnavailable or are the context's.
 type Delays interface {
@@ -171,8 +174,6 @@ type TakeTasksReply struct {
 	Next time.Duration
 	// Idle is about how many other processes wait for tasks of the queue.
 	Idle int
-	// Damaged is how many records could not be read. They are buried.
-	Damaged int
 }
 
 // TakenTask is a task that its owner has.

@@ -136,8 +136,8 @@ func (d *Delay) Buried(ctx context.Context, id string, attempts int, reason stri
 	d.logger.WarnContext(ctx, "lockkeeper: a task is buried", "task", id, "attempts", attempts, "reason", reason)
 }
 
-// Damaged logs tasks that could not be read, and are buried.
-func (d *Delay) Damaged(ctx context.Context, n int) { d.damage.Found(ctx, "tasks", n) }
+// Damaged logs a task whose payload could not be read, and which is to be buried.
+func (d *Delay) Damaged(ctx context.Context) { d.damage.Found(ctx, "tasks", 1) }
 
 // Taken records the reply to a take. An outage is logged when it begins and when it ends.
 func (d *Delay) Taken(ctx context.Context, err error) {

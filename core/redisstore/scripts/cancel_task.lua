@@ -4,7 +4,7 @@
 -- KEYS     as in put_task.lua
 -- ARGV     key, ID of the cancel, for how many ms its outcome is kept
 --
--- Returns the outcome, as a number.
+-- Returns the number of damaged tasks, and the outcome, as a number.
 
 --#include integers task
 
@@ -12,7 +12,7 @@ local key, outcome, put = ARGV[1], 0, ''
 local earlier = redis.call('GET', KEYS[6])
 if earlier then
   if string.sub(earlier, 1, 22) == ARGV[2] then
-    return tonumber(string.sub(earlier, 23, 23))
+    return {damaged, tonumber(string.sub(earlier, 23, 23))}
   end
   put = string.sub(earlier, 24) -- a cancel of nothing forgets nothing
 end
@@ -33,9 +33,9 @@ if t then
   end
 end
 -- A server without room for the outcome of a cancel that has changed nothing needs none.
+close()
 local kept = redis.pcall('SET', KEYS[6], ARGV[2] .. outcome .. put, 'PX', ARGV[3])
 if kept.err and outcome ~= 0 then
   return kept
 end
-close()
-return outcome
+return {damaged, outcome}

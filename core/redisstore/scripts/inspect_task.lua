@@ -4,15 +4,16 @@
 -- KEYS     as in task.lua
 -- ARGV     "key" and a key; or "list", "l" or "b" for live or buried tasks, and a cursor; or "count"
 --
--- Returns the next cursor, and for each task its key, ID, state (W, R or B), size of the payload,
--- attempts, fence, "1" if another follows, the holder or the reason, and two times in µs: until it
--- is due or its lease ends, and 0; or until a buried one is removed, and since it was buried.
--- Of "count": the numbers of waiting, running and buried tasks, and for how many µs the first has
+-- Returns the number of damaged tasks, the next cursor, and for each task its key, ID, state (W, R
+-- or B), size of the payload, attempts, fence, "1" if another follows, the holder or the reason, and
+-- two times in µs: until it is due or its lease ends, and 0; or until a buried one is removed, and
+-- since it was buried.
+-- Of "count": 0, the numbers of waiting, running and buried tasks, and for how many µs the first has
 -- been due.
 
 --#include integers task
 
-local reply = {'0'}
+local reply = {0, '0'}
 
 local function live(key)
   local t = find(key)
@@ -29,7 +30,7 @@ local function dead(key)
   local b, ends = buried(key)
   if b then
     for _, value in ipairs({key, string.sub(b, 2, 23), 'B', redis.call('HSTRLEN', P, 'b' .. key), tonumber(string.sub(b, 24, 33)) or 0,
-      string.sub(b, 34, 49), '0', string.sub(b, 66), string.format('%.0f', ends - now),
+      string.format(INT, tonumber(string.sub(b, 34, 49)) or 0), '0', string.sub(b, 66), string.format('%.0f', ends - now),
       string.format('%.0f', now - (tonumber(string.sub(b, 50, 65)) or now))}) do
       reply[#reply + 1] = value
     end
@@ -42,7 +43,7 @@ if ARGV[1] == 'key' then
   end
 elseif ARGV[1] == 'list' then
   local page = redis.call('HSCAN', S, ARGV[3], 'MATCH', ARGV[2] .. '*', 'COUNT', 100)
-  reply[1] = page[1]
+  reply[2] = page[1]
   for i = 1, #page[2], 2 do
     local key = string.sub(page[2][i], 2)
     if ARGV[2] == 'l' then
@@ -62,9 +63,10 @@ else
   end
   local all = redis.call('ZCARD', Z)
   runs = math.min(math.max(runs - ended, 0), all)
-  return {all - runs, runs, redis.call('ZCARD', B), string.format('%.0f', math.max(began and now - tonumber(began) or 0, 0))}
+  return {damaged, all - runs, runs, redis.call('ZCARD', B), string.format('%.0f', math.max(began and now - tonumber(began) or 0, 0))}
 end
-if running ~= 0 then
+if running ~= 0 or damaged > 0 then
   close()
 end
+reply[1] = damaged
 return reply

@@ -5,7 +5,8 @@
 -- ARGV     key, ID, payload, delay in µs, "1" to leave an existing task as it is, maximum of tasks (0:
 --          unlimited)
 --
--- Returns the outcome, as a number, and the time in µs until an existing task that was kept is due.
+-- Returns the number of damaged tasks, the outcome, as a number, and the time in µs until an existing
+-- task that was kept is due.
 --
 -- It declares no flags, for the reason in begin_operation.lua.
 
@@ -13,25 +14,31 @@
 
 local key, id, delay, most = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 local t = find(key)
+
+local function answer(outcome, due)
+  close()
+  return {damaged, outcome, due}
+end
+
 if t and t.id == id then
-  return {tonumber(t.outcome), 0}
+  return answer(tonumber(t.outcome), 0)
 end
 if t and t.follows == id then
-  return {2, 0}
+  return answer(2, 0)
 end
 local cancelled = redis.call('GET', KEYS[6])
 if cancelled and string.sub(cancelled, 24) == id then
-  return {3, 0}
+  return answer(3, 0)
 end
 if t and ARGV[5] == '1' then
-  return {3, t.running and 0 or math.max(t.at - now, 0)}
+  return answer(3, t.running and 0 or math.max(t.at - now, 0))
 end
 if not t and most > 0 then
   if redis.call('ZCARD', Z) + redis.call('ZCARD', B) >= most then
     sweep()
   end
   if redis.call('ZCARD', Z) + redis.call('ZCARD', B) >= most then
-    return {4, 0}
+    return answer(4, 0)
   end
 end
 
@@ -51,5 +58,4 @@ else
   t.attempt, t.at, t.holder = 0, now + delay, ''
 end
 save(t)
-close()
-return {outcome, 0}
+return answer(outcome, 0)

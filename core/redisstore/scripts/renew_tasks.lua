@@ -4,11 +4,11 @@
 -- KEYS     as in task.lua
 -- ARGV     for each: key, ID, owner, lease in µs
 --
--- Returns for each 1 if the owner has the task, or 0.
+-- Returns the number of damaged tasks, and for each 1 if the owner has the task, or 0.
 
 --#include integers task
 
-local owned = {}
+local owned = {0}
 for i = 1, #ARGV, 4 do
   local t = find(ARGV[i])
   local has = t and t.running and t.id == ARGV[i + 1] and t.owner == ARGV[i + 2]
@@ -18,4 +18,5 @@ for i = 1, #ARGV, 4 do
   owned[#owned + 1] = has and 1 or 0
 end
 close()
+owned[1] = damaged
 return owned

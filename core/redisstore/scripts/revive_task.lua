@@ -3,22 +3,19 @@
 -- KEYS     as in task.lua
 -- ARGV     key, ID
 --
--- Returns 1 if the task is due, or 0.
+-- Returns the number of damaged tasks, and 1 if the task is due, or 0.
 
 --#include integers task
 
 local key, id = ARGV[1], ARGV[2]
 local t = find(key)
-if t then
-  return t.id == id and 1 or 0
+local b = not t and buried(key)
+local revived = b and string.sub(b, 2, 23) == id
+if revived then
+  redis.call('HSET', P, 'l' .. key, redis.call('HGET', P, 'b' .. key) or '')
+  unearth(key)
+  save({key = key, running = false, was = false, tried = '1', cancelled = '0', outcome = '0', id = id, owner = NO_OWNER, attempt = 0,
+    fence = tonumber(string.sub(b, 34, 49)) or 0, holder = '', at = now})
 end
-local b = buried(key)
-if not b or string.sub(b, 2, 23) ~= id then
-  return 0
-end
-redis.call('HSET', P, 'l' .. key, redis.call('HGET', P, 'b' .. key) or '')
-unearth(key)
-save({key = key, running = false, was = false, tried = '1', cancelled = '0', outcome = '0', id = id, owner = NO_OWNER, attempt = 0,
-  fence = tonumber(string.sub(b, 34, 49)) or 0, holder = '', at = now})
 close()
-return 1
+return {damaged, (revived or t and t.id == id) and 1 or 0}

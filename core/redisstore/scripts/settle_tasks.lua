@@ -5,7 +5,7 @@
 -- ARGV     for each: key, ID, owner, "done", "again", "uncounted" or "buried", the time in µs until it
 --          is due or for which it is kept, the reason, "1" if it may be a repeat
 --
--- Returns for each 1 if the owner had the task until now, or 0.
+-- Returns the number of damaged tasks, and for each 1 if the owner had the task until now, or 0.
 
 --#include integers task
 
@@ -36,9 +36,10 @@ local function settle(key, id, owner, how, after, reason, repeated)
   return true
 end
 
-local owned = {}
+local owned = {0}
 for i = 1, #ARGV, 7 do
   owned[#owned + 1] = settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5], ARGV[i + 6]) and 1 or 0
 end
 close()
+owned[1] = damaged
 return owned

@@ -4,15 +4,15 @@
 -- KEYS     as in task.lua
 -- ARGV     owner, maximum of tasks, lease in µs, holder, the inbox of the process
 --
--- Returns the time in µs until the next task is due, or -1; the number of other inboxes that await
--- tasks; the number of damaged tasks; and for each task its key, ID, payload, number of the attempt,
+-- Returns the number of damaged tasks; the time in µs until the next task is due, or -1; the number of
+-- other inboxes that await tasks; and for each task its key, ID, payload, number of the attempt,
 -- fence, and for how many µs it has been due.
 
 --#include integers task
 
 local MOST_BYTES = 262144 -- of payloads: others wait while they are sent
 
-local owner, most, lease, taken, damaged, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 0, 0, 0
+local owner, most, lease, taken, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 0, 0
 local reply = {0, 0, 0}
 while taken < most and bytes < MOST_BYTES do
   -- Tasks that were passed over are due no longer, or gone.
@@ -24,12 +24,10 @@ while taken < most and bytes < MOST_BYTES do
     if bytes >= MOST_BYTES then
       break
     end
-    local t, bad = find(key)
+    local t = find(key)
     local payload = t and t.at <= now and redis.call('HGET', P, 'l' .. key)
     if t and t.at <= now and not payload then
-      bury(key, t.id, t.attempt, t.fence, 'damaged', LIFE / 2 * 1000)
-      drop(t)
-      bad = true
+      bury_damaged(t)
     elseif payload then
       local late = now - t.at
       t.attempt, t.fence = math.min(t.attempt + 1, 2147483647), math.max(t.fence + 1, now)
@@ -40,14 +38,13 @@ while taken < most and bytes < MOST_BYTES do
         reply[#reply + 1] = value
       end
     end
-    damaged = damaged + (bad and 1 or 0)
   end
 end
 
 local first = redis.call('ZRANGE', Z, 0, 0, 'WITHSCORES')[2]
-reply[1] = first and math.max(tonumber(first) - now, 0) or -1
-reply[2] = redis.call('ZCARD', W) - (redis.call('ZSCORE', W, ARGV[5]) and 1 or 0)
-reply[3] = damaged
+reply[1] = damaged
+reply[2] = first and math.max(tonumber(first) - now, 0) or -1
+reply[3] = redis.call('ZCARD', W) - (redis.call('ZSCORE', W, ARGV[5]) and 1 or 0)
 if taken > 0 or damaged > 0 or running ~= 0 then
   close()
 end

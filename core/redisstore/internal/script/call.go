@@ -164,6 +164,11 @@ func (n *Node) Failed(ctx context.Context, err error) error {
 	return err
 }
 
+// LogDamage logs records that a script has found damaged.
+func (c *Client) LogDamage(ctx context.Context, attributes ...any) {
+	c.damage.Found(ctx, attributes...)
+}
+
 // LogFault logs errors that do not end by themselves: damage and misconfiguration.
 func (n *Node) LogFault(ctx context.Context, err error) {
 	switch {

@@ -34,6 +34,7 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local began = redis.call('ZRANGE', Z, 0, 0, 'WITHSCORES')[2] -- when the first task was due
 local running = 0 -- tasks that run since
+local damaged = 0 -- tasks that were buried, since they could not be read
 
 -- parse returns a live task; nil if its state is damaged.
 local function parse(key, state)
@@ -93,6 +94,13 @@ local function bury(key, id, attempt, fence, reason, kept)
   redis.call('ZADD', B, string.format(INT, now + kept), key)
 end
 
+-- bury_damaged buries a live task that cannot be read.
+local function bury_damaged(t)
+  bury(t.key, t.id, t.attempt, t.fence, 'damaged', LIFE / 2 * 1000)
+  drop(t)
+  damaged = damaged + 1
+end
+
 local function unearth(key)
   redis.call('ZREM', B, key)
   redis.call('HDEL', S, 'b' .. key)
@@ -142,9 +150,8 @@ local function find(key)
   local t = state and at and parse(key, state)
   if not t then
     local id = state and #state >= 27 and string.sub(state, 6, 27) or NO_OWNER
-    bury(key, id, 0, 0, 'damaged', LIFE / 2 * 1000)
-    drop({key = key, was = state and string.sub(state, 2, 2) == 'R'})
-    return nil, true
+    bury_damaged({key = key, id = id, attempt = 0, fence = 0, was = state and string.sub(state, 2, 2) == 'R'})
+    return nil
   end
   t.at = at
   if t.running and at <= now then -- the lease has ended
@@ -160,8 +167,8 @@ local function find(key)
   return t
 end
 
--- close is the end of every script that writes: it counts, extends the life of the keys, and wakes
--- up to four processes if the first task is due earlier than before.
+-- close is the end of every script that has called find: it counts, extends the life of the keys, and
+-- wakes up to four processes if the first task is due earlier than before.
 local function close()
   if running ~= 0 then
     redis.call('HINCRBY', S, 'r', string.format('%d', running))
