@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/internal/taskid"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
@@ -37,7 +38,7 @@ var stateNames = map[store.TaskState]string{
 
 func (q *Queue) stateOf(r store.TaskRecord) State {
 	return State{
-		Key: r.Key, ID: taskID(q.name, r.Key, r.ID), State: stateNames[r.State],
+		Key: r.Key, ID: taskid.Of(q.name, r.Key, r.ID), State: stateNames[r.State],
 		Attempt: r.Attempt, Fence: r.Fence, Due: r.Due, Lease: r.Lease,
 		Holder: r.Holder, Follows: r.Follows, Reason: r.Reason, Age: r.Age, Expires: r.Expires, Size: max(r.Bytes-1, 0),
 		ref: store.TaskRef{Queue: q.name, Key: r.Key, ID: r.ID},

@@ -2,9 +2,6 @@ package delay
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
+	"github.com/lockkeeper/lockkeeper/core/internal/taskid"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
@@ -99,14 +97,7 @@ func (t *Task) Late() time.Duration { return t.taken.Late }
 // ID identifies the task: it is the same in all attempts, another one after a put that has moved
 // the task, and reveals nothing of the key. It has 22 characters of base64url. As the key of a
 // guard (guard.Operation), it makes the effect of the task happen once.
-func (t *Task) ID() string { return taskID(t.queue.name, t.taken.Key, t.taken.ID) }
-
-func taskID(queue, key, put string) string {
-	text := binary.BigEndian.AppendUint64(nil, uint64(len(queue)))
-	text = append(append(text, queue...), put...) // of fixed size
-	sum := sha256.Sum256(append(text, key...))
-	return base64.RawURLEncoding.EncodeToString(sum[:16])
-}
+func (t *Task) ID() string { return taskid.Of(t.queue.name, t.taken.Key, t.taken.ID) }
 
 // Fence is larger than that of every earlier attempt at a task of the key. A resource that refuses
 // writes with a smaller fence than the last one refuses those of a worker that has lost its lease.

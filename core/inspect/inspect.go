@@ -1,5 +1,6 @@
 // Package inspect is the read model of operators' tools: who holds and who waits, whose outcome is
-// unknown, which mechanisms this process has, and what weakens the store's promises.
+// unknown, which tasks wait, run or are buried, which mechanisms this process has, and what weakens
+// the store's promises.
 //
 // It needs a store and the name of a mechanism, not the mechanism: a tool shows what another
 // service holds, without that service's settings. It changes nothing. Listings take no snapshot: a
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+	"github.com/lockkeeper/lockkeeper/core/internal/taskid"
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
@@ -31,13 +33,14 @@ type Listing[T any] struct {
 
 // Mechanism describes the mechanisms of one kind and name that this process has on a store.
 type Mechanism struct {
-	Kind, Name string // the kind is that of log lines: lock, semaphore, rate_limit or idempotency
+	Kind, Name string // the kind is that of log lines: lock, semaphore, rate_limit, idempotency or delay
 	Settings   string // of the first of them, without secrets
 	Members    int    // mechanisms of the kind and name
 }
 
 // Mechanisms returns the mechanisms that this process has on a store, by kind and name. There are
-// none of a store from outside of this module, and at most 4,096 names.
+// none of a store from outside of this module, and at most 4,096 names. An election is listed as its
+// locker.
 func Mechanisms(st any) []Mechanism {
 	var found []Mechanism
 	for _, m := range namesake.Members(st) {
@@ -160,6 +163,61 @@ func operationOf(r store.OperationRecord) Operation {
 	op := Operation{OperationRecord: r}
 	op.Holder, op.Trace = lease.CutSpan(r.Holder)
 	return op
+}
+
+// DelayedTask is a delayed task. The ID of its record is that of its put, for ReviveTask of store.TaskKeeper.
+type DelayedTask struct {
+	store.TaskRecord
+	TaskID string // the delay.Task.ID: log lines and guards have it
+}
+
+// Queue returns the numbers of a queue of delayed tasks: how many wait, run and are buried, and for
+// how long the first one has been due. A queue that does not exist has none.
+func Queue(ctx context.Context, st any, queue string) (store.TaskCounts, error) {
+	able, err := store.As[store.TaskKeeper](st)
+	if err != nil {
+		return store.TaskCounts{}, err
+	}
+	return able.CountTasks(ctx, queue)
+}
+
+// Task returns the task of a key; the buried one if there is no other. It returns false if there is
+// none.
+func Task(ctx context.Context, st any, queue, key string) (task DelayedTask, found bool, err error) {
+	able, err := store.As[store.TaskKeeper](st)
+	if err != nil {
+		return task, false, err
+	}
+	record, found, err := able.InspectTask(ctx, queue, key)
+	if err != nil || !found {
+		return task, false, err
+	}
+	return taskOf(queue)(record), true, nil
+}
+
+// Tasks lists the tasks of a queue that wait or run: those that are due first, the one that has
+// been due for longest at the top; then those that run; then the others, by when they are due.
+func Tasks(ctx context.Context, st any, queue string) (Listing[DelayedTask], error) {
+	return tasks(ctx, st, queue, false, func(a, b DelayedTask) int { return cmp.Compare(a.Due, b.Due) })
+}
+
+// Buried lists the buried tasks of a queue, the one that has been buried for longest first.
+func Buried(ctx context.Context, st any, queue string) (Listing[DelayedTask], error) {
+	return tasks(ctx, st, queue, true, func(a, b DelayedTask) int { return cmp.Compare(b.Age, a.Age) })
+}
+
+func tasks(
+	ctx context.Context, st any, queue string, buried bool, order func(a, b DelayedTask) int,
+) (Listing[DelayedTask], error) {
+	able, err := store.As[store.TaskKeeper](st)
+	if err != nil {
+		return Listing[DelayedTask]{}, err
+	}
+	return list(able.ListTasks(ctx, queue, buried), taskOf(queue), order)
+}
+
+func taskOf(queue string) func(store.TaskRecord) DelayedTask {
+	return func(r store.TaskRecord) DelayedTask { return DelayedTask{r, taskid.Of(queue, r.Key, r.ID)} }
 }
 
 // list sorts the first items of a sequence, up to its error.

@@ -11,6 +11,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
+	"github.com/lockkeeper/lockkeeper/core/election"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -124,6 +126,66 @@ func TestUnresolved(t *testing.T) {
 	})
 }
 
+func TestTasks(t *testing.T) {
+	inBubble(t, func(ctx context.Context, st *storetest.Faulty) {
+		queue := must(delay.New(st, "unpaid", delay.WithHolder("till 7")))
+		put := func(key string, after time.Duration) { must(queue.Put(ctx, key, nil, after)) }
+		put("bad 1", 0)
+		bad := must(queue.Take(ctx))
+		if err := bad.Bury(ctx, "no such order"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		put("bad 2", 0)
+		if err := must(queue.Take(ctx)).Bury(ctx, "another currency"); err != nil {
+			t.Fatal(err)
+		}
+		put("runs", 0)
+		running := must(queue.Take(ctx))
+		put("last", time.Hour)
+		put("next", time.Minute)
+		put("due", 0)
+		time.Sleep(time.Second)
+		put("just due", 0)
+
+		counts := must(inspect.Queue(ctx, st, "unpaid"))
+		if want := (store.TaskCounts{Waiting: 4, Running: 1, Buried: 2, Oldest: time.Second}); counts != want {
+			t.Errorf("%+v, want %+v", counts, want)
+		}
+		keys := func(l inspect.Listing[inspect.DelayedTask]) (keys []string) {
+			for _, task := range l.Items {
+				keys = append(keys, task.Key)
+			}
+			return keys
+		}
+		listed := must(inspect.Tasks(ctx, st, "unpaid"))
+		if got := keys(listed); !slices.Equal(slices.Sorted(slices.Values(got[1:3])), []string{"just due", "runs"}) ||
+			got[0] != "due" || !slices.Equal(got[3:], []string{"next", "last"}) || listed.More {
+			t.Fatalf("listed %q", got)
+		}
+		buried := must(inspect.Buried(ctx, st, "unpaid"))
+		if got := keys(buried); !slices.Equal(got, []string{"bad 1", "bad 2"}) || buried.Items[0].Reason != "no such order" {
+			t.Fatalf("buried %+v", buried)
+		}
+		if buried.Items[0].TaskID != bad.ID() {
+			t.Errorf("ID %s, want %s", buried.Items[0].TaskID, bad.ID())
+		}
+		task, found, err := inspect.Task(ctx, st, "unpaid", "runs")
+		if err != nil || !found || task.Holder != "till 7" || task.State != store.TaskTaken || task.TaskID != running.ID() {
+			t.Errorf("%+v, %t, %v", task, found, err)
+		}
+		if task, found, err := inspect.Task(ctx, st, "unpaid", "absent"); err != nil || found {
+			t.Errorf("%+v, %v", task, err)
+		}
+		st.Break(storetest.ListTasks, storetest.Down)
+		if _, err := inspect.Buried(ctx, st, "unpaid"); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("of a store that is down: %v", err)
+		}
+		st.Mend(storetest.Any)
+		_, _ = running.Done(ctx), queue.Close()
+	})
+}
+
 // A listing ends at its bound, or at an error.
 func TestListingsEnd(t *testing.T) {
 	inBubble(t, func(ctx context.Context, st *storetest.Faulty) {
@@ -154,6 +216,8 @@ func TestMechanisms(t *testing.T) {
 	}
 	first, second := must(lock.New(st, "orders")), must(lock.New(st, "orders"))
 	_, _ = must(tokenbucket.New(st, "api", tokenbucket.PerSecond(5))), must(guard.New(st, "charges", guard.WithSecret(make([]byte, 32))))
+	queue := must(delay.New(st, "unpaid"))
+	_ = must(election.New(must(lock.New(st, "roles")), "scheduler"))
 	_ = second.Close()
 	var got []string
 	for _, m := range inspect.Mechanisms(st) {
@@ -162,10 +226,10 @@ func TestMechanisms(t *testing.T) {
 		}
 		got = append(got, m.Kind+" "+m.Name)
 	}
-	if want := []string{"idempotency charges", "lock orders", "rate_limit api"}; !slices.Equal(got, want) {
+	if want := []string{"delay unpaid", "idempotency charges", "lock orders", "lock roles", "rate_limit api"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	_ = first.Close()
+	_, _ = first.Close(), queue.Close()
 }
 
 func TestFindings(t *testing.T) {
@@ -185,7 +249,11 @@ func TestABareStore(t *testing.T) {
 	_, one := inspect.Lock(ctx, st, "n", "k")
 	_, unresolved := inspect.Unresolved(ctx, st, "n")
 	_, findings := inspect.Findings(ctx, st)
-	for _, err := range []error{locks, one, unresolved, findings} {
+	_, counts := inspect.Queue(ctx, st, "n")
+	_, _, task := inspect.Task(ctx, st, "n", "k")
+	_, tasks := inspect.Tasks(ctx, st, "n")
+	_, buried := inspect.Buried(ctx, st, "n")
+	for _, err := range []error{locks, one, unresolved, findings, counts, task, tasks, buried} {
 		if !errors.Is(err, store.ErrNotSupported) {
 			t.Errorf("%v", err)
 		}

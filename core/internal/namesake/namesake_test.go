@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -99,6 +100,11 @@ var built = map[string]func(st store.Store, logger *slog.Logger, name string, va
 		must(semaphore.New(st, name, []int{4, 5, 4, 4}[variant], []semaphore.Option{
 			nil, nil, semaphore.WithTTL(time.Second), semaphore.WithMaxWaiting(3),
 		}[variant], semaphore.WithLogger(logger)))
+	},
+	"delay": func(st store.Store, logger *slog.Logger, name string, variant int) {
+		must(delay.New(st, name, []delay.Option{
+			delay.WithAttempts(10), delay.WithAttempts(3), delay.WithLease(time.Minute), delay.WithBuriedFor(time.Hour),
+		}[variant], delay.WithLogger(logger)))
 	},
 	"idempotency": func(st store.Store, logger *slog.Logger, name string, variant int) {
 		must(guard.New(st, name, []guard.Option{
