@@ -12,7 +12,7 @@ import (
 func TestCheck(t *testing.T) {
 	s := memstore.New()
 	found, err := s.Check(t.Context())
-	if err != nil || len(found) != 1 || !strings.Contains(found[0].String(), "of this process") {
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].String(), "of this process") || !strings.Contains(found[0].Weakens, "task") {
 		t.Errorf("found %v, %v", found, err)
 	}
 	_ = s.Close()

@@ -187,7 +187,7 @@ func (s *Store) Check(context.Context) ([]store.Finding, error) {
 	}
 	return []store.Finding{{
 		Found:   "the state is in the memory of this process",
-		Weakens: "other processes have locks, limits and records of their own, and a restart forgets all of them",
+		Weakens: "other processes have locks, limits, records and tasks of their own, and a restart forgets all of them",
 		Remedy:  "Use core/redisstore or core/pgstore where several processes share them, or they must survive a restart",
 	}}, nil
 }

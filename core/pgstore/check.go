@@ -74,7 +74,7 @@ func (s *Store) checkClock(ctx context.Context, c *pgx.Conn) ([]store.Finding, e
 }
 
 // lostByCrash is the possible cost of a crash of the server.
-const lostByCrash = "two may hold a lock, and an operation that has finished may run again"
+const lostByCrash = "two may hold a lock, an operation that has finished may run again, and a task may never run, or run again"
 
 // weak are settings and their values that weaken promises.
 var weak = []struct {

@@ -24,7 +24,7 @@ var _ store.Checker = (*Store)(nil)
 //     is full, loads its data, is busy with a script, belongs to a Cluster that is down, or denies
 //     them to the store's user. A node that refuses more than new data is checked no further,
 //     except for its distance.
-//   - The node may evict keys of locks and guards (maxmemory-policy): their steps are refused.
+//   - The node may evict keys of locks, guards and queues (maxmemory-policy): their steps are refused.
 //   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
 //     (appendfsync), or with a failover to a replica, if the store does not wait for replicas
 //     ([WithReplicaAcks]).
@@ -67,9 +67,10 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []st
 	switch err := s.checkEviction(ctx, master); {
 	case errors.Is(err, store.ErrMisconfigured):
 		found = append(found, store.Finding{
-			Found:   "the maxmemory-policy of " + at + " evicts keys",
-			Weakens: "a held lock may be evicted, so that two hold it, or the record of an operation that has run; locks and guards are refused",
-			Remedy:  "Set maxmemory-policy to noeviction, or accept it with redisstore.AllowEviction", Refused: store.Eviction,
+			Found: "the maxmemory-policy of " + at + " evicts keys",
+			Weakens: "a held lock may be evicted, so that two hold it, the record of an operation that has run, or a queue " +
+				"with all its tasks; locks, guards and queues are refused",
+			Remedy: "Set maxmemory-policy to noeviction, or accept it with redisstore.AllowEviction", Refused: store.Eviction,
 		})
 	case err != nil:
 		return nil, err
@@ -114,11 +115,16 @@ func (s *Store) checkReplication(ctx context.Context, master *redis.Client) ([]s
 		return nil, nil
 	}
 	return []store.Finding{{
-		Found:   at + " has replicas, and the store does not wait for them",
-		Weakens: "a failover may lose the last grants, charges and results, so that two hold a lock, or an operation runs again",
-		Remedy:  "Use redisstore.WithReplicaAcks for locks and permits, check fences, and set min-replicas-to-write",
+		Found: at + " has replicas, and the store does not wait for them",
+		Weakens: "a failover may lose the last grants, charges, results and tasks, so that two hold a lock, an operation runs " +
+			"again, or a task never runs",
+		Remedy: "Use redisstore.WithReplicaAcks for locks and permits, check fences, compare tasks with your data, " +
+			"and set min-replicas-to-write",
 	}}, nil
 }
+
+// lostByCrash is the possible cost of what a server has lost.
+const lostByCrash = "two may hold a lock, an operation that has finished may run again, and a task may never run, or run again"
 
 func checkPersistence(ctx context.Context, master *redis.Client) ([]store.Finding, error) {
 	at := master.Options().Addr
@@ -129,7 +135,7 @@ func checkPersistence(ctx context.Context, master *redis.Client) ([]store.Findin
 	if kept, known := infoField(info, "aof_enabled"); known && kept == "0" {
 		return []store.Finding{{
 			Found:   at + " keeps no append-only file",
-			Weakens: "a restart loses what came after the last snapshot: two may hold a lock, and an operation that has finished may run again",
+			Weakens: "a restart loses what came after the last snapshot: " + lostByCrash,
 			Remedy:  "Set appendonly to yes",
 		}}, nil
 	}
@@ -137,8 +143,8 @@ func checkPersistence(ctx context.Context, master *redis.Client) ([]store.Findin
 	if sync := settings["appendfsync"]; err == nil && sync != "" && sync != "always" {
 		return []store.Finding{{
 			Found:   fmt.Sprintf("appendfsync of %s is %s", at, sync),
-			Weakens: "a crash of its machine loses the last second, or more: two may hold a lock, and an operation that has finished may run again",
-			Remedy:  "Set appendfsync to always, if locks without fences or operations must survive that",
+			Weakens: "a crash of its machine loses the last second, or more: " + lostByCrash,
+			Remedy:  "Set appendfsync to always, if locks without fences, operations or tasks must survive that",
 		}}, nil
 	}
 	return nil, err

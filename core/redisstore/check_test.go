@@ -32,6 +32,16 @@ func wantFindings(t testing.TB, s *redisstore.Store, texts ...string) []store.Fi
 	return found
 }
 
+// wantTasks checks that findings name what happens to tasks.
+func wantTasks(t testing.TB, found []store.Finding) {
+	t.Helper()
+	for _, f := range found {
+		if !strings.Contains(f.Weakens, "task") {
+			t.Errorf("%v does not name tasks", f)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	server := redistest.Start(t, durable...)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -51,9 +61,9 @@ func TestCheck(t *testing.T) {
 	}
 	wantFindings(t, newStore(t, client(proxy.Addr(), 2), redisstore.WithTimeout(900*time.Millisecond)))
 	configure(t, server.Client(), "appendfsync", "everysec")
-	wantFindings(t, newStore(t, near), "appendfsync of "+server.Addr()+" is everysec")
+	wantTasks(t, wantFindings(t, newStore(t, near), "appendfsync of "+server.Addr()+" is everysec"))
 	configure(t, server.Client(), "appendonly", "no")
-	wantFindings(t, newStore(t, near), "no append-only file")
+	wantTasks(t, wantFindings(t, newStore(t, near), "no append-only file"))
 	configure(t, server.Client(), "appendonly", "yes")
 	configure(t, server.Client(), "appendfsync", "always")
 	configure(t, server.Client(), "maxmemory-policy", "volatile-lru")
@@ -79,10 +89,10 @@ func TestCheckACluster(t *testing.T) {
 	s := newStore(t, cluster.Client())
 	wantFindings(t, s)
 	configure(t, cluster.Servers[1].Client(), "maxmemory-policy", "volatile-lru")
-	wantFindings(t, s, "noeviction")
+	wantTasks(t, wantFindings(t, s, "noeviction"))
 	configure(t, cluster.Servers[1].Client(), "maxmemory-policy", "noeviction")
 	cluster.AddReplicas()
-	wantFindings(t, s, "replicas", "replicas", "replicas")
+	wantTasks(t, wantFindings(t, s, "replicas", "replicas", "replicas"))
 	wantFindings(t, newStore(t, cluster.Client(), redisstore.WithReplicaAcks(1, 50*time.Millisecond)))
 }
 

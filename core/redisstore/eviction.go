@@ -13,13 +13,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// AllowEviction lets locks and guards work on a server whose maxmemory-policy may evict keys: a
-// held lock, so that two can hold it, or the record of an operation that has run. Without this
-// option they return an error that matches store.ErrMisconfigured on such a server.
+// AllowEviction lets locks, guards and queues of tasks work on a server whose maxmemory-policy may
+// evict keys: a held lock, so that two can hold it, the record of an operation that has run, or a
+// queue with all its tasks. Without this option they return an error that matches
+// store.ErrMisconfigured on such a server.
 func AllowEviction() Option { return func(c *config) { c.allowEviction = true } }
 
-// checkEviction returns an error for a server that may evict locks and records, unless that is
-// allowed. It reads the policy from INFO, since managed services forbid CONFIG. A server whose INFO
+// checkEviction returns an error for a server that may evict locks, records and tasks, unless that
+// is allowed. It reads the policy from INFO, since managed services forbid CONFIG. A server whose INFO
 // does not have it is accepted with a warning.
 func (s *Store) checkEviction(ctx context.Context, client *redis.Client) error {
 	if s.config.allowEviction {
@@ -34,12 +35,12 @@ func (s *Store) checkEviction(ctx context.Context, client *redis.Client) error {
 		if err == nil {
 			err = errors.New("INFO does not have it")
 		}
-		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks and guards assume noeviction", "error", err)
+		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks, guards and queues assume noeviction", "error", err)
 		return nil
 	}
 	if policy != "noeviction" {
 		return store.Misconfigured(store.Eviction, fmt.Errorf("redisstore: maxmemory-policy is %s, which may evict a held lock, "+
-			"or the record of an operation that has run; set noeviction, or accept it with redisstore.AllowEviction", policy))
+			"the record of an operation that has run, or a queue of tasks; set noeviction, or accept it with redisstore.AllowEviction", policy))
 	}
 	return nil
 }
