@@ -20,6 +20,7 @@ import (
 	"syscall"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/delays"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/idempotency"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/memory"
@@ -33,7 +34,7 @@ import (
 )
 
 func main() {
-	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs(), postgres.Jobs())...)
+	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs(), postgres.Jobs(), delays.Jobs())...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -48,7 +49,7 @@ func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
 		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
-		scaling.Sections, outage.Sections, postgres.Sections,
+		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections,
 	} {
 		all = append(all, some()...)
 	}

@@ -72,7 +72,7 @@ func TestWrongFlags(t *testing.T) {
 
 // The published page is that of the published results with the present targets, all of which are
 // reached by the median of the published machines: after a change of a target, `go run ./cmd/compare
-// -render` writes the page anew.
+// -render` writes the page anew. A section that the published run did not have is not judged.
 func TestPublishedTargets(t *testing.T) {
 	published, dir := os.DirFS("../../results"), t.TempDir()
 	if err := os.CopyFS(dir, published); err != nil {
@@ -103,6 +103,10 @@ func TestPublishedTargets(t *testing.T) {
 		t.Fatal("the page has no targets")
 	}
 	for _, s := range sections() {
+		if !bytes.Contains(page, []byte("\n## "+s.Title+"\n")) {
+			t.Logf("section %s is newer than the published run", s.Name)
+			continue
+		}
 		for _, target := range s.Targets {
 			row := "\n| " + target.What + " | "
 			_, rest, ok := strings.Cut(table, row)

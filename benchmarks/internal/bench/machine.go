@@ -111,5 +111,6 @@ func measured() []string {
 		"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
 		"github.com/gin-gonic/gin", "github.com/labstack/echo/v4", "github.com/labstack/echo/v5",
 		"github.com/jackc/pgx/v5", "github.com/gofiber/fiber/v3", "google.golang.org/grpc",
+		"github.com/hibiken/asynq", "github.com/riverqueue/river",
 	}
 }
