@@ -174,7 +174,7 @@ func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 func (q *Queue) Put(
 	ctx context.Context, key string, payload []byte, after time.Duration, opts ...PutOption,
 ) (Put, error) {
-	return q.PutBy(ctx, key, payload, after, repeated(store.Delays.PutTask), opts...)
+	return q.PutBy(ctx, key, payload, after, putRepeatedly, opts...)
 }
 
 // Step sends a request to the queue's store in place of a queue: see [Queue.PutBy],
@@ -297,6 +297,16 @@ func repeated[Request, Reply any](
 	return func(ctx context.Context, st store.Delays, req Request) (Reply, error) {
 		return again(ctx, func() (Reply, error) { return method(st, ctx, req) })
 	}
+}
+
+// putRepeatedly is PutTask, which it repeats until it is confirmed. A repeat says so: the task may
+// have run since the first put.
+func putRepeatedly(ctx context.Context, st store.Delays, req store.PutTaskRequest) (store.PutTaskReply, error) {
+	return again(ctx, func() (store.PutTaskReply, error) {
+		reply, err := st.PutTask(ctx, req)
+		req.Repeated = true
+		return reply, err
+	})
 }
 
 // again repeats a step that may have been carried out. The store recognises the repeat.

@@ -51,6 +51,7 @@ type waitingTask struct {
 	payload []byte
 	due     int64
 	outcome store.PutOutcome // for a repeat
+	ran     bool             // perhaps, before this put of it
 }
 
 type buriedTask struct {
@@ -121,7 +122,7 @@ func (q *taskQueue) follow(t *task, now int64) {
 	t.waitingTask, t.follows = next, nil
 	t.due = max(t.due, min(t.at, now))
 	t.at, t.attempt, t.owner, t.holder = t.due, 0, "", ""
-	t.tried, t.lost, t.cancelled, t.running = false, false, false, false
+	t.tried, t.lost, t.cancelled, t.running = next.ran, false, false, false
 	q.schedule(t)
 }
 
@@ -189,11 +190,11 @@ func (q *taskQueue) put(req *store.PutTaskRequest, full bool, now int64) (reply 
 
 // add puts a task, beside the key's one if that is not nil.
 func (q *taskQueue) add(t *task, req *store.PutTaskRequest, now int64) store.PutOutcome {
-	put := waitingTask{strings.Clone(req.ID), append([]byte(nil), req.Payload...), now + micros(req.After), store.TaskCreated}
+	put := waitingTask{strings.Clone(req.ID), append([]byte(nil), req.Payload...), now + micros(req.After), store.TaskCreated, req.Repeated}
 	q.use(put.payload)
 	switch {
 	case t == nil:
-		t = &task{key: strings.Clone(req.Key), waitingTask: put, at: put.due, index: -1}
+		t = &task{key: strings.Clone(req.Key), waitingTask: put, at: put.due, tried: put.ran, index: -1}
 		q.tasks[t.key] = t
 		q.schedule(t)
 	case t.running:
@@ -205,7 +206,7 @@ func (q *taskQueue) add(t *task, req *store.PutTaskRequest, now int64) store.Put
 		t.follows = &put
 		lost := t.lost
 		q.follow(t, now)
-		t.tried = lost // its owner may not know yet
+		t.tried = t.tried || lost // its owner may not know yet
 	}
 	return put.outcome
 }
@@ -381,7 +382,7 @@ func (q *taskQueue) revive(ref *store.TaskRef, now int64) bool {
 		return false
 	}
 	t := &task{
-		key: strings.Clone(ref.Key), waitingTask: waitingTask{b.Value.id, b.Value.payload, now, store.TaskCreated},
+		key: strings.Clone(ref.Key), waitingTask: waitingTask{b.Value.id, b.Value.payload, now, store.TaskCreated, false},
 		at: now, fence: b.Value.fence, tried: true, index: -1,
 	}
 	q.use(t.payload)

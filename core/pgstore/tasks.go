@@ -17,7 +17,7 @@ import (
 // A task is a row of tasks, which is locked by every step. See tasks.sql.
 
 const putTaskSQL = `SELECT outcome, remaining, coalesce(size, -1), pushes
-FROM lk.put_task_1($1, $2, $3, $4, $5, $6, $7, false)`
+FROM lk.put_task_1($1, $2, $3, $4, $5, $6, $7, $8, false)`
 
 // PutTask implements store.Delays: one statement. With MaxTasks it counts the tasks of the queue at
 // times: see queueHints. Concurrent puts may exceed the bound by their number.
@@ -44,7 +44,7 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 // putArgs are the arguments of the function that puts.
 func (s *Store) putArgs(req *store.PutTaskRequest) []any {
 	return []any{
-		req.Queue, []byte(req.Key), req.ID, append([]byte{}, req.Payload...), req.After.Microseconds(), req.Keep,
+		req.Queue, []byte(req.Key), req.ID, append([]byte{}, req.Payload...), req.After.Microseconds(), req.Keep, req.Repeated,
 		s.queues.bound(req.Queue, req.MaxTasks),
 	}
 }

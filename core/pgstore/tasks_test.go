@@ -244,8 +244,8 @@ func TestManyWaitingTasks(t *testing.T) {
 		"array_agg('owner'::text) o, array_agg((ARRAY['D', 'A', 'B'])[i % 3 + 1]) h, array_agg(1::bigint) n, array_agg(false) b " +
 		"FROM generate_series(501, 509) i) a"
 	steps := map[string]string{
-		"put":        "SELECT lk.put_task_1('orders', 'new', 'id', 'payload', 3600000000, false, 0, false)",
-		"move":       "SELECT lk.put_task_1('orders', 'many 500', 'id', 'payload', 3600000000, false, 0, false)",
+		"put":        "SELECT lk.put_task_1('orders', 'new', 'id', 'payload', 3600000000, false, false, 0, false)",
+		"move":       "SELECT lk.put_task_1('orders', 'many 500', 'id', 'payload', 3600000000, false, false, 0, false)",
 		"cancel":     "SELECT lk.cancel_task_1('orders', 'many 500', 'id', 60000000)",
 		"take":       "SELECT lk.take_tasks_1('orders', 'other', 5, 5000000, '', 'inbox', 0)",
 		"await":      "SELECT lk.await_tasks_1('orders', 'inbox', 9000000)",

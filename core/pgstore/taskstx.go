@@ -12,7 +12,7 @@ func (s *Store) putTaskIn(ctx context.Context, tx Tx, req store.PutTaskRequest) 
 	if s.hooks.Begun() {
 		return store.PutTaskReply{}, store.ErrClosed
 	}
-	const text = `SELECT outcome, remaining, coalesce(size, -1) FROM lk.put_task_1($1, $2, $3, $4, $5, $6, $7, true)`
+	const text = `SELECT outcome, remaining, coalesce(size, -1) FROM lk.put_task_1($1, $2, $3, $4, $5, $6, $7, $8, true)`
 	var p putReply
 	if err := tx.QueryRow(ctx, s.db.Text(text), s.putArgs(&req)...).Scan(&p.outcome, &p.remaining, &p.size); err != nil {
 		return store.PutTaskReply{}, fmt.Errorf("pgstore: PutTask: %w", err)

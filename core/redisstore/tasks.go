@@ -37,11 +37,8 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 	if s.hooks.Begun() {
 		return store.PutTaskReply{}, store.ErrClosed
 	}
-	keep := 0
-	if req.Keep {
-		keep = 1
-	}
-	call := putTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, req.Payload, ceilMicros(req.After), keep, req.MaxTasks)
+	call := putTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, req.Payload, ceilMicros(req.After),
+		digit(req.Keep), req.MaxTasks, digit(req.Repeated))
 	st := script.Step{Call: call, Operation: opPutTask, Begins: true}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.PutTaskReply, error) {
 		fields := s.taskFields(ctx, req.Queue, r.Value)
@@ -273,6 +270,14 @@ func (s *Store) ReviveTask(ctx context.Context, ref store.TaskRef) (bool, error)
 		fields := s.taskFields(ctx, ref.Queue, r.Value)
 		return fields.Number() == 1, fields.Err
 	})
+}
+
+// digit returns a condition as an argument of a script.
+func digit(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // ceilMicros returns a duration in µs, rounded up, so that no task is due too early.

@@ -108,6 +108,9 @@ type PutTaskRequest struct {
 	After      time.Duration // 0 to [MaxTaskDelay]
 	Keep       bool          // leave an existing task of the key as it is
 	MaxTasks   int           // of the queue; 0 is no bound
+	// Repeated means that the put may have been carried out before, and that its task may have run
+	// since: a cancel of what this one puts answers TaskEnded.
+	Repeated bool
 }
 
 // PutOutcome is the outcome of PutTask.

@@ -19,6 +19,7 @@ var brokenTasks = map[string]badTasks{
 	"does not bound a queue":                   {put: func(req *store.PutTaskRequest) { req.MaxTasks = 0 }},
 	"moves what is to be kept":                 {put: func(req *store.PutTaskRequest) { req.Keep = false }},
 	"keeps what is to be moved":                {put: func(req *store.PutTaskRequest) { req.Keep = true }},
+	"forgets that a put may have run":          {put: func(req *store.PutTaskRequest) { req.Repeated = false }},
 	"takes a repeat of a put for another":      {put: func(req *store.PutTaskRequest) { req.ID = newID() }},
 	"takes a repeat of a cancel for another":   {cancel: func(req *store.CancelTaskRequest) { req.ID = newID() }},
 	"takes more than Max":                      {take: func(req *store.TakeTasksRequest) { req.Max++ }},

@@ -126,6 +126,26 @@ func repeatedCancelledPut(t *testing.T, h Harness[store.Delays]) {
 	q.nothing()
 }
 
+// A put that may be a repeat puts a task that may have run before: nothing prevents that any more.
+func repeatAfterRun(t *testing.T, h Harness[store.Delays]) {
+	q := newQueue(t, h)
+	repeat := func(req store.PutTaskRequest, want store.PutOutcome) {
+		req.Repeated = true
+		q.put(req, want)
+	}
+	ran := q.due("k")
+	q.take(ran, longLease).settles(store.TaskDone, 0, true)
+	repeat(ran, store.TaskCreated)
+	q.cancels(newOwner(), "k", store.TaskEnded)
+	q.put(q.request("k", time.Hour), store.TaskCreated)
+	repeat(q.request("k", time.Hour), store.TaskMoved)
+	q.cancels(newOwner(), "k", store.TaskEnded)
+	task := q.take(q.due("k"), longLease)
+	repeat(q.request("k", time.Hour), store.TaskFollows)
+	task.settles(store.TaskDone, 0, true)
+	q.cancels(newOwner(), "k", store.TaskEnded)
+}
+
 func fullQueue(t *testing.T, h Harness[store.Delays]) {
 	q := newQueue(t, h)
 	bounded := func(key string) store.PutTaskRequest {

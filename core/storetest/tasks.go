@@ -26,6 +26,7 @@ func Delays[S store.Delays](t *testing.T, run Runner[S]) {
 		{"a put that keeps leaves an existing task", keptTask},
 		{"a repeated put changes nothing", repeatedPut},
 		{"a repeat of a cancelled put changes nothing", repeatedCancelledPut},
+		{"a repeat of a put may have run before", repeatAfterRun},
 		{"a full queue takes no further key", fullQueue},
 		{"a cancel before the first take prevents the task", preventedTask},
 		{"a cancel after an attempt ends the task", endedTask},

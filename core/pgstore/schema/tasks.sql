@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS lk.tasks (
   cancelled boolean NOT NULL DEFAULT false, -- no further attempt begins
   owner text COLLATE "C" NOT NULL DEFAULT '', -- of the last attempt
   holder bytea NOT NULL DEFAULT '',
+  next_ran boolean NOT NULL DEFAULT false,  -- perhaps, before the put of what follows
   next_put text COLLATE "C",                -- null if nothing follows
   next_payload bytea,
   payload bytea NOT NULL,
@@ -127,7 +128,7 @@ CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void 
 BEGIN
   DELETE FROM lk.tasks t WHERE t.ctid = ANY (places) AND t.running AND t.cancelled AND t.next_put IS NULL;
   UPDATE lk.tasks t SET put = t.next_put, payload = t.next_payload, due = greatest(t.next_due, least(t.due, at)),
-    outcome = 'F', attempt = 0, running = false, tried = t.due <= at, cancelled = false, owner = '', holder = '',
+    outcome = 'F', attempt = 0, running = false, tried = t.next_ran OR t.due <= at, cancelled = false, owner = '', holder = '',
     next_put = NULL, next_payload = NULL, next_due = NULL
     WHERE t.ctid = ANY (places) AND t.running AND t.next_put IS NOT NULL;
 END $$;
@@ -161,7 +162,7 @@ END $$;
 -- put_task_1 is PutTask. at_commit is for a transaction of the caller's. size is the number of the
 -- queue's tasks, if they were counted, which most above 0 asks for.
 CREATE OR REPLACE FUNCTION lk.put_task_1(of_queue text, of_key bytea, of_put text, of_payload bytea, after bigint,
-  keep boolean, most bigint, at_commit boolean, OUT outcome text, OUT remaining bigint, OUT size bigint,
+  keep boolean, repeated boolean, most bigint, at_commit boolean, OUT outcome text, OUT remaining bigint, OUT size bigint,
   OUT pushes text[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -194,18 +195,18 @@ BEGIN
       END IF;
     END IF;
     IF t.put IS NULL THEN
-      INSERT INTO lk.tasks (queue, key, put, payload, due, outcome)
-        VALUES (of_queue, of_key, of_put, of_payload, t.at + after, 'C') ON CONFLICT (queue, key) DO NOTHING;
+      INSERT INTO lk.tasks (queue, key, put, payload, due, outcome, tried)
+        VALUES (of_queue, of_key, of_put, of_payload, t.at + after, 'C', repeated) ON CONFLICT (queue, key) DO NOTHING;
       CONTINUE WHEN NOT FOUND; -- another transaction was first
       outcome := 'C';
     ELSIF t.runs THEN
-      UPDATE lk.tasks SET next_put = of_put, next_payload = of_payload, next_due = t.at + after
+      UPDATE lk.tasks SET next_put = of_put, next_payload = of_payload, next_due = t.at + after, next_ran = repeated
         WHERE queue = of_queue AND key = of_key;
       outcome := 'F';
       RETURN;
     ELSE
       UPDATE lk.tasks SET put = of_put, payload = of_payload, due = t.at + after, outcome = 'M', attempt = 0,
-        running = false, tried = t.running, cancelled = false, owner = '', holder = ''
+        running = false, tried = t.running OR repeated, cancelled = false, owner = '', holder = ''
         WHERE queue = of_queue AND key = of_key;
       outcome := 'M';
     END IF;

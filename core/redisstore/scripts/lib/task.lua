@@ -43,7 +43,9 @@ local function parse(key, state)
   t.attempt, t.fence = tonumber(string.sub(state, 50, 59)), tonumber(string.sub(state, 60, 75))
   t.was = t.running
   local rest = 77
-  if string.sub(state, 76, 76) == '1' then
+  local follows = string.sub(state, 76, 76)
+  if follows == '1' or follows == '2' then
+    t.follows_ran = follows == '2'
     t.follows, t.follows_due, rest = string.sub(state, 77, 98), tonumber(string.sub(state, 99, 114)), 115
   end
   t.holder = string.sub(state, rest)
@@ -57,7 +59,7 @@ end
 local function save(t)
   local follows = '0'
   if t.follows then
-    follows = '1' .. t.follows .. string.format('%016.0f', t.follows_due)
+    follows = (t.follows_ran and '2' or '1') .. t.follows .. string.format('%016.0f', t.follows_due)
   end
   redis.call('HSET', S, 'l' .. t.key, '1' .. (t.running and 'R' or 'W') .. t.tried .. t.cancelled .. t.outcome .. t.id .. t.owner ..
     string.format('%010.0f%016.0f', t.attempt, t.fence) .. follows .. t.holder)
@@ -83,7 +85,8 @@ local function follow(t, lost)
   redis.call('HSET', P, 'l' .. t.key, redis.call('HGET', P, 'f' .. t.key) or '')
   redis.call('HDEL', P, 'f' .. t.key)
   t.id, t.at, t.follows, t.outcome = t.follows, math.max(t.follows_due, math.min(t.at, now)), nil, '2'
-  t.running, t.tried, t.cancelled, t.owner, t.attempt, t.holder = false, lost, '0', NO_OWNER, 0, ''
+  t.tried = t.follows_ran and '1' or lost
+  t.running, t.cancelled, t.owner, t.attempt, t.holder = false, '0', NO_OWNER, 0, ''
   save(t)
 end
 
