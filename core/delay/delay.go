@@ -32,8 +32,8 @@ import (
 // application decides, and [Queue.Run] in the processes that do the work.
 //
 //   - A task runs when it is due by the store's clock, and not before.
-//   - It runs at least once: until its function has returned nil, or its attempts are used up, and
-//     then it is buried, where [Queue.Buried] lists it and [Queue.Revive] runs it again.
+//   - It runs at least once: until its function has returned nil, or until its attempts are used up.
+//     Then it is buried: [Queue.Buried] lists it, and [Queue.Revive] makes it due again.
 //   - At most one worker has the task of a key, as far as leases go: a worker that continues after
 //     the end of its lease is stopped by the fence of its task, if the resource checks it.
 //   - [Task.ID] is the same in all attempts at a task. A guard with it as its key makes the effect
@@ -101,8 +101,8 @@ func (q *Queue) Name() string { return q.name }
 const closeTimeout = 5 * time.Second
 
 // Close ends the queue. It waits up to 5 s until the functions of its running tasks have returned;
-// its error has the number of functions that still run. Their leases are not renewed after the
-// store is closed, and others then have their tasks. It does not close the store.
+// its error has the number of functions that still run. Their leases are renewed until the store is
+// closed; then they end, and other workers take the tasks. Close does not close the store.
 func (q *Queue) Close() error {
 	q.namesake.Leave()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -25,7 +25,7 @@ var (
 	ErrFull = errors.New("delay: the queue is full")
 
 	// ErrNoTask is returned for a key without a task.
-	ErrNoTask = errors.New("delay: no task of the key")
+	ErrNoTask = errors.New("delay: the key has no task")
 
 	// ErrLost is returned if the task is another worker's, or gone: its lease had ended. Nothing
 	// was changed. It is also the cause with which the task's context ends when the store reports

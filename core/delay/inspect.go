@@ -27,7 +27,7 @@ type State struct {
 	Reason  string        // if it is buried
 	Age     time.Duration // since it was buried
 	Expires time.Duration // until the buried task is removed
-	Size    int           // of the payload, in bytes
+	Size    int           // of the payload, in bytes; 24 more if its put was under a sampled span
 
 	ref store.TaskRef
 }
@@ -87,8 +87,8 @@ func (q *Queue) list(ctx context.Context, buried bool) iter.Seq2[State, error] {
 	}
 }
 
-// Revive makes the buried task of a key due, with all its attempts before it. It reports whether it
-// has: not if the key has another task. Errors are those of Inspect.
+// Revive makes the buried task of a key due, with no attempts counted. It reports false, and changes
+// nothing, if the key has a task that waits or runs. Errors are those of Inspect.
 func (q *Queue) Revive(ctx context.Context, key string) (bool, error) {
 	state, err := q.Inspect(ctx, key)
 	if err != nil {

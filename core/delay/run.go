@@ -27,14 +27,22 @@ import (
 //   - an error, when ctx has ended or the queue is closed: the task is due at once, for others, and
 //     the attempt does not count.
 //
-// A panic of fn is such an error; when the other calls have returned, Run panics with its value and
-// stack. So it does if the text of an error panics, after the task was given back.
+// A panic of fn counts as an attempt that has failed, also when ctx has ended; when the other calls
+// have returned, Run panics with its value and stack. So it does if the text of an error panics,
+// after the task was given back. The end of fn's goroutine by runtime.Goexit counts likewise, and
+// Run continues.
+//
+// A task that is damaged, or whose workers have died in each of its attempts, is buried without a
+// call of fn.
 //
 // While the store does not reply, or refuses the calls (store.ErrUnavailable), Run tries again,
 // with pauses of up to 2 s, and logs it. It returns other errors of the store.
 func (q *Queue) Run(ctx context.Context, n int, fn func(ctx context.Context, t *Task) error) error {
-	if n < 1 || fn == nil {
-		return fmt.Errorf("delay: Run: %d calls at a time of a function (nil: %t)", n, fn == nil)
+	switch {
+	case n < 1:
+		return fmt.Errorf("delay: Run: %d calls at a time, at least 1 is needed", n)
+	case fn == nil:
+		return errors.New("delay: Run: nil function")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,8 +181,8 @@ func (w *workers) settlementOf(ctx context.Context, t *Task, err error, returned
 // [Queue.Run], which takes and settles several in a call of the store. The task's context ends with
 // ctx. The caller settles the task; until then its lease is renewed.
 //
-// It returns the context's error, [ErrClosed], or one that matches store.ErrUnavailable if the
-// store has not replied.
+// It returns the context's error, [ErrClosed], or one that matches store.ErrUnavailable: the store
+// has not replied, or refuses the call. A task that may not run is buried in the background.
 func (q *Queue) Take(ctx context.Context) (*Task, error) {
 	t := newTaker(q)
 	t.once = true

@@ -141,8 +141,8 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 //
 // If step returns an error, SettleBy returns it, retries nothing, and leaves the task as it was:
 // the caller settles it with another call, which succeeds, and changes nothing, if step has settled
-// it nevertheless. If the task is settled already, SettleBy returns
-// [ErrSettled], and does not call step.
+// it nevertheless. If the task is settled already, SettleBy returns [ErrSettled], and does not call
+// step.
 func (t *Task) SettleBy(ctx context.Context, step Step[store.SettleTaskRequest, bool]) error {
 	if !t.settled.CompareAndSwap(false, true) {
 		return ErrSettled

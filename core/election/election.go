@@ -27,7 +27,7 @@ import (
 
 var (
 	// ErrNotLeader is returned by [Election.IsLeader] if this candidate does not lead.
-	ErrNotLeader = errors.New("election: this process does not lead")
+	ErrNotLeader = errors.New("election: this candidate does not lead")
 
 	// ErrNoLeader is returned by [Election.Leader] if no candidate leads.
 	ErrNoLeader = errors.New("election: there is no leader")
@@ -44,8 +44,8 @@ var (
 //
 // The candidates' Locker decides the rest:
 //   - its label is the candidate's name (lock.WithHolder, host name and process ID by default);
-//   - its TTL is how long the role is vacant if the leader dies (lock.WithTTL, 30 s by default; 10
-//     s is a fair choice);
+//   - its TTL is how long the role is vacant if the leader dies (lock.WithTTL, 30 s by default;
+//     10 s is a fair choice);
 //   - lock.WithLockDelay keeps the role vacant after a term that was lost;
 //   - with lock.WithMaxHold a term ends after that time at the latest, and with lock.WithoutRenewal
 //     after the TTL, with the cause lock.ErrExpired, and that is logged. The next candidate leads

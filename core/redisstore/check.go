@@ -24,7 +24,8 @@ var _ store.Checker = (*Store)(nil)
 //     is full, loads its data, is busy with a script, belongs to a Cluster that is down, or denies
 //     them to the store's user. A node that refuses more than new data is checked no further,
 //     except for its distance.
-//   - The node may evict keys of locks, guards and queues (maxmemory-policy): their steps are refused.
+//   - The node may evict keys of locks, guards and queues (maxmemory-policy): their steps are
+//     refused.
 //   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
 //     (appendfsync), or with a failover to a replica, if the store does not wait for replicas
 //     ([WithReplicaAcks]).

@@ -20,8 +20,8 @@ import (
 func AllowEviction() Option { return func(c *config) { c.allowEviction = true } }
 
 // checkEviction returns an error for a server that may evict locks, records and tasks, unless that
-// is allowed. It reads the policy from INFO, since managed services forbid CONFIG. A server whose INFO
-// does not have it is accepted with a warning.
+// is allowed. It reads the policy from INFO, since managed services forbid CONFIG. A server whose
+// INFO does not have it is accepted with a warning.
 func (s *Store) checkEviction(ctx context.Context, client *redis.Client) error {
 	if s.config.allowEviction {
 		return nil

@@ -22,8 +22,8 @@ func (s *Store) keysOfTask(queue, key string) []string {
 	return append(keys, keys[0]+"x"+s.tag(queue, key))
 }
 
-// taskFields returns the fields of a reply, after the first one, which is the number of damaged tasks
-// that the script has buried: these are logged.
+// taskFields returns the fields of a reply, after the first one, which is the number of damaged
+// tasks that the script has buried: these are logged.
 func (s *Store) taskFields(ctx context.Context, queue string, reply any) *script.Reader {
 	fields := script.Fields(reply)
 	if n := fields.Number(); n > 0 {
