@@ -68,9 +68,11 @@ func giveBack(ctx context.Context, lease *lock.Lease) error {
 // pause is how long a process waits before it tries again.
 const pause = 50 * time.Millisecond
 
-// patiently acquires a lock, and retries if servers reply too late: a demonstration may run on a busy
+// patiently acquires the lock, and retries if servers reply too late: a demonstration may run on a busy
 // machine.
-func patiently(ctx context.Context, take func(context.Context, string) (*lock.Lease, error), key string) (*lock.Lease, error) {
+func patiently(
+	ctx context.Context, take func(ctx context.Context, key string) (*lock.Lease, error),
+) (*lock.Lease, error) {
 	for {
 		lease, err := take(ctx, key)
 		if !errors.Is(err, store.ErrUnavailable) || wait(ctx, pause) != nil {
@@ -99,7 +101,7 @@ func keeperAfterDeath(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	if _, err := patiently(ctx, l[0].Lock, key); err != nil {
+	if _, err := patiently(ctx, l[0].Lock); err != nil {
 		return finding{}, err
 	}
 	dying.dieBefore("")
@@ -120,7 +122,7 @@ func keeperAndClocks(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	lease, err := patiently(ctx, l[0].Lock, key)
+	lease, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -140,7 +142,7 @@ func keeperAndHeirs(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	if _, err := patiently(ctx, l[0].Lock, key); err != nil {
+	if _, err := patiently(ctx, l[0].Lock); err != nil {
 		return finding{}, err
 	}
 	dead.dieBefore("")
@@ -148,7 +150,7 @@ func keeperAndHeirs(ctx context.Context, s *stage) (finding, error) {
 	done := make(chan error, 2)
 	for _, heir := range l[1:] {
 		go func() {
-			lease, err := patiently(ctx, heir.Lock, key)
+			lease, err := patiently(ctx, heir.Lock)
 			if err != nil {
 				done <- err
 				return
@@ -174,7 +176,7 @@ func keeperLateRelease(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	a, err := patiently(ctx, l[0].Lock, key)
+	a, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -182,7 +184,7 @@ func keeperLateRelease(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	b, err := patiently(ctx, l[1].Lock, key) // when A's lease is over
+	b, err := patiently(ctx, l[1].Lock) // when A's lease is over
 	if err != nil {
 		return finding{}, err
 	}
@@ -204,7 +206,7 @@ func keeperOutlived(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	a, err := patiently(ctx, l[0].Lock, key)
+	a, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -226,7 +228,7 @@ func keeperPushed(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	a, err := patiently(ctx, l[0].Lock, key)
+	a, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -256,7 +258,7 @@ func keeperPausedWriter(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	a, err := patiently(ctx, l[0].Lock, key)
+	a, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -264,7 +266,7 @@ func keeperPausedWriter(ctx context.Context, s *stage) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	b, err := patiently(ctx, l[1].Lock, key) // when A's lease is over
+	b, err := patiently(ctx, l[1].Lock) // when A's lease is over
 	if err != nil {
 		return finding{}, err
 	}
@@ -304,12 +306,12 @@ func keeperFailover(ctx context.Context, s *stage) (finding, error) {
 	}
 	// The document is on another server, and not lost.
 	documents := s.process()
-	a, err := patiently(ctx, l[0].Lock, key)
+	a, err := patiently(ctx, l[0].Lock)
 	if err != nil {
 		return finding{}, err
 	}
 	pair.failover()
-	b, err := patiently(ctx, l[1].Lock, key)
+	b, err := patiently(ctx, l[1].Lock)
 	if err != nil {
 		return finding{}, err
 	}
@@ -352,12 +354,12 @@ func keeperRestarted(ctx context.Context, s *stage) (finding, error) {
 	for _, p := range aProcesses[3:] {
 		p.dieBefore("")
 	}
-	a, err := patiently(ctx, aLocker.Lock, key)
+	a, err := patiently(ctx, aLocker.Lock)
 	if err != nil {
 		return finding{}, err
 	}
 	servers[2].restart()
-	b, err := patiently(ctx, bLocker.Lock, key)
+	b, err := patiently(ctx, bLocker.Lock)
 	if err != nil {
 		return finding{}, err
 	}
