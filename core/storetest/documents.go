@@ -426,9 +426,9 @@ func concurrentNewDocuments(t *testing.T, h Harness[store.Documents]) {
 func growingVersions(t *testing.T, h Harness[store.Documents]) {
 	s := newSpace(t, h)
 	var last int64
-	next := func(name string) {
+	next := func() {
 		t.Helper()
-		req := s.request(name, "text", store.AnyVersion)
+		req := s.request("a", "text", store.AnyVersion)
 		req.TTL = shortLease
 		version := s.puts(req)
 		if version <= last {
@@ -437,20 +437,20 @@ func growingVersions(t *testing.T, h Harness[store.Documents]) {
 		last = version
 	}
 	for range 20 {
-		next("a")
+		next()
 	}
 	for range 5 {
 		s.removes("a", store.AnyVersion, true)
-		next("a")
+		next()
 	}
 	for range 2 {
 		h.Advance(pastLease)
 		s.hasNo("a")
-		next("a")
+		next()
 		h.Advance(pastLease)
 		s.list()
 		s.puts(s.request("b", "text", store.AnyVersion)) // expired ones may go with these
-		next("a")
+		next()
 	}
 }
 

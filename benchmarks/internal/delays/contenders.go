@@ -134,10 +134,10 @@ func (o *ours) run(ctx context.Context, fn func(time.Time)) error {
 		}
 		return err
 	})
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (o *ours) close() {

@@ -68,7 +68,7 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 	case err != nil:
 	case len(subjects) == 0:
 		err = fmt.Errorf("-subjects: none of those of %s has such a name", o.Store)
-	case o.Tasks > 0 && !(has(workload.TasksName) && has(workload.CancelsName)):
+	case o.Tasks > 0 && (!has(workload.TasksName) || !has(workload.CancelsName)):
 		err = fmt.Errorf("-tasks: %s has no tasks, or they are not among the subjects", o.Store)
 	}
 	if err != nil {

@@ -67,21 +67,21 @@ func (s setup) limiter(t testing.TB, p telemetry.Providers) *tokenbucket.Limiter
 func TestCostOfADecisionInAllocations(t *testing.T) {
 	for _, s := range setups[:2] {
 		p := s.providers(t)
-		ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
+		ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api", nil)
 		if n := testing.AllocsPerRun(1000, func() { one.End(ctx, one.Begin(ctx), telemetry.RateLimitAcquired, nil) }); n != 0 {
 			t.Errorf("%s: the telemetry of a decision costs %v allocations", s.name, n)
 		}
 		if n := testing.AllocsPerRun(1000, func() { one.Wait(ctx).End(ctx, nil) }); n != 0 {
 			t.Errorf("%s: that of waiting for tokens costs %v allocations", s.name, n)
 		}
-		lock := telemetry.NewLock(p, tokenbucket.ScopeName, "carts")
+		lock := telemetry.NewLock(p, tokenbucket.ScopeName, "carts", nil)
 		if n := testing.AllocsPerRun(1000, func() {
 			lock.End(ctx, lock.Begin(ctx, true), telemetry.Acquired, nil)
 			lock.Ended(ctx, lock.Hold(ctx), telemetry.Released)
 		}); n != 0 {
 			t.Errorf("%s: that of a lock costs %v allocations", s.name, n)
 		}
-		guard := telemetry.NewIdempotency(p, slog.New(slog.DiscardHandler), tokenbucket.ScopeName, "orders")
+		guard := telemetry.NewIdempotency(p, slog.New(slog.DiscardHandler), tokenbucket.ScopeName, "orders", nil)
 		if n := testing.AllocsPerRun(1000, func() {
 			guard.End(ctx, guard.Begin(ctx), telemetry.Executed, nil)
 		}); n != 0 {
@@ -95,7 +95,7 @@ func BenchmarkCostOfADecision(b *testing.B) {
 	for _, s := range setups {
 		b.Run(s.name, func(b *testing.B) {
 			p := s.providers(b)
-			ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api")
+			ctx, one := s.context(p), telemetry.NewRateLimit(p, tokenbucket.ScopeName, "api", nil)
 			b.ReportAllocs()
 			for b.Loop() {
 				one.End(ctx, one.Begin(ctx), telemetry.RateLimitAcquired, nil)
