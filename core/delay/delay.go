@@ -247,7 +247,8 @@ const (
 	// Prevented means that no worker has had the task, and that none will.
 	Prevented Cancelled = "prevented"
 	// Ended means that the task will not run again. It waited for another attempt, or the lease of
-	// its worker had ended, or it was buried: it may have had effects.
+	// its worker had ended, or it was buried, or the reply to its put was lost and the put repeated:
+	// it may have had effects.
 	Ended Cancelled = "ended"
 	// Running means that a worker has the task, which is not stopped. No further attempt begins,
 	// and what follows it is removed.

@@ -109,7 +109,7 @@ type PutTaskRequest struct {
 	Keep       bool          // leave an existing task of the key as it is
 	MaxTasks   int           // of the queue; 0 is no bound
 	// Repeated means that the put may have been carried out before, and that its task may have run
-	// since: a cancel of what this one puts answers TaskEnded.
+	// since then: a cancel of the task that the repeat puts answers TaskEnded.
 	Repeated bool
 }
 

@@ -158,6 +158,7 @@ func drivePresence(w *world) {
 	st := memstore.New()
 	_ = st.Close()
 	p := must(presence.Start(st, presence.WithLogger(w.logger())))
+	until(w.t, "the store's refusal is logged", func() bool { return len(w.log.records(w.t, "the presence of this process")) > 0 })
 	_ = p.Stop(w.t.Context())
 }
 
