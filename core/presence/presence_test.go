@@ -215,6 +215,7 @@ func TestAnOutage(t *testing.T) {
 		var text bytes.Buffer
 		p := start(t, st, Service("shop"), WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
 		time.Sleep(50 * time.Second)
+		synctest.Wait()
 		if n := strings.Count(text.String(), "\n"); n != 1 {
 			t.Errorf("%d lines in 50 s: %s", n, text.String())
 		}
