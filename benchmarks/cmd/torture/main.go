@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -78,6 +79,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if *tiny {
 		o.Duration, o.Workers, o.Longest, o.Rest = 10*time.Second, 3, 300*time.Millisecond, 200*time.Millisecond
 		o.Untimed = true // other tests may keep the machine busy
+		o.Subjects = cmp.Or(o.Subjects, workload.WithoutTasks())
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil { // before the run, not after it
 		return err

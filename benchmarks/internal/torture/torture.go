@@ -132,6 +132,9 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 				f.Stale, f.Replies, f.Turned = false, false, 0
 			}
 		}
+		for i := range r.subjects { // a caller counts as waiting after a time, too
+			r.subjects[i].Fair = r.subjects[i].Fair && !o.Untimed
+		}
 		result.Findings = check.Check(records, r.subjects, faults, o.Workers)
 		result.Subjects = report.Counts(records, r.subjects)
 	})

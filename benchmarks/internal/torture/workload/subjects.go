@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
@@ -180,6 +181,18 @@ func SubjectsOf(kind, names string) ([]Subject, error) {
 	return slices.DeleteFunc(Subjects(), func(s Subject) bool {
 		return s.Only != "" && s.Only != kind || s.Kind == Task && kind == "memory" || !named.MatchString(s.Name)
 	}), nil
+}
+
+// WithoutTasks matches the names of all subjects but tasks, which take as long as the machine needs
+// to end after the last fault.
+func WithoutTasks() string {
+	var names []string
+	for _, s := range Subjects() {
+		if s.Kind != Task {
+			names = append(names, s.Name)
+		}
+	}
+	return "^(" + strings.Join(names, "|") + ")$"
 }
 
 // plan is the plan of a subject's buckets.

@@ -234,14 +234,29 @@ func Drain(ctx context.Context, job Job, subjects []Subject) (buried []history.E
 		if err := drained(ctx, q); err != nil {
 			return nil, err
 		}
-		for state, err := range q.Buried(ctx) {
-			if err != nil {
-				return nil, err
-			}
-			buried = append(buried, history.Event{Step: history.Buried, Subject: s.Name, Key: state.Key})
+		keys, err := buriedKeys(ctx, q)
+		for err != nil && ctx.Err() == nil { // on a busy machine
+			sleep(ctx, 200*time.Millisecond)
+			keys, err = buriedKeys(ctx, q)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			buried = append(buried, history.Event{Step: history.Buried, Subject: s.Name, Key: key})
 		}
 	}
 	return buried, nil
+}
+
+func buriedKeys(ctx context.Context, q *delay.Queue) (keys []string, err error) {
+	for state, err := range q.Buried(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, state.Key)
+	}
+	return keys, nil
 }
 
 func drained(ctx context.Context, q *delay.Queue) error {
