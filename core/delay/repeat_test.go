@@ -28,8 +28,8 @@ func (s *lateReply) PutTask(ctx context.Context, req store.PutTaskRequest) (stor
 	return reply, err
 }
 
-// A put is repeated whose task has run meanwhile. It runs again, with the same ID, unless it is
-// cancelled: then the cancel does not say that it was prevented.
+// The reply to a put is late, and its task has run before the put is repeated. The task runs again,
+// with the same ID, unless it is cancelled: then the cancel does not say that it was prevented.
 func TestARepeatedPutMayHaveRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &lateReply{Store: memstore.New()}

@@ -196,8 +196,10 @@ func Task(ctx context.Context, st any, queue, key string) (task DelayedTask, fou
 	return taskOf(queue)(record), true, nil
 }
 
-// Tasks lists the tasks of a queue that wait or run: those that are due first, the one that has
-// been due for longest at the top; then those that run; then the others, by when they are due.
+// Tasks lists the tasks of a queue that wait or run, in this order:
+//   - tasks that are due, the longest due first;
+//   - running tasks;
+//   - the other tasks, by the time until they are due.
 func Tasks(ctx context.Context, st any, queue string) (Listing[DelayedTask], error) {
 	return tasks(ctx, st, queue, false, func(a, b DelayedTask) int { return cmp.Compare(a.Due, b.Due) })
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // The spaces of documents. A name is the ID of a process, but for the only one of watchSpace, which
-// is there while somebody watches.
+// a call of Watch puts.
 const (
 	presenceSpace = "presence"
 	historySpace  = "presence-history"
@@ -29,11 +29,11 @@ const (
 	maxDocument, maxHistory = 8 << 10, 32 << 10
 	// maxDescribed and maxHistories bound of how many mechanisms it tries to write them.
 	maxDescribed, maxHistories = 512, 64
-	// maxInflated bounds what is read of a document, in bytes.
+	// maxInflated bounds a document that is read, inflated, in bytes.
 	maxInflated = 4 << 20
 )
 
-// format is the first byte of both kinds of documents, before what is deflated.
+// format is the first byte of both kinds of documents. Deflated text follows.
 const format = 1
 
 // written is a process in JSON.
@@ -44,7 +44,6 @@ type written struct {
 	Up         int64        `json:"u"` // milliseconds
 	Version    string       `json:"v"`
 	Go         string       `json:"g"`
-	ShowsKeys  bool         `json:"k,omitempty"`
 	Stores     []writtenSt  `json:"st"`
 	Mechanisms []writtenMec `json:"m"`
 	More       int          `json:"x,omitempty"`
@@ -85,8 +84,7 @@ func (w writtenAct) activity() Activity {
 func encodeProcess(p *Process) []byte {
 	w := written{
 		Service: p.Service, Host: p.Host, PID: p.PID, Up: p.Up.Milliseconds(), Version: p.Version, Go: p.Go,
-		ShowsKeys: p.ShowsKeys,
-		Stores:    make([]writtenSt, 0, len(p.Stores)), Mechanisms: make([]writtenMec, 0, len(p.Mechanisms)),
+		Stores: make([]writtenSt, 0, len(p.Stores)), Mechanisms: make([]writtenMec, 0, len(p.Mechanisms)),
 	}
 	for i := range p.Stores {
 		s := &p.Stores[i]
@@ -131,7 +129,7 @@ func decodeProcess(data []byte) Process {
 	p := Process{
 		Service: w.Service, Host: w.Host, PID: w.PID,
 		Up: time.Duration(w.Up) * time.Millisecond, Version: w.Version, Go: w.Go,
-		ShowsKeys: w.ShowsKeys, More: w.More,
+		More: w.More,
 	}
 	for _, s := range w.Stores {
 		p.Stores = append(p.Stores, Store{s.Kind, s.Down, s.Findings, s.Calls.activity()})

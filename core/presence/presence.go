@@ -3,8 +3,8 @@
 //
 // A process that calls [Start] keeps one document of at most 8 KiB in a store, which it writes every
 // 5 s, and which ends 15 s after the last time. [Fleet] reads the documents of all processes.
-// While somebody calls [Watch], each process also writes what its mechanisms did in the last ten
-// minutes, every 2 s; 15 s after the last call they stop.
+// A call of [Watch] has each process also write its history every 2 s, for 15 s: the results of its
+// mechanisms in the last ten minutes.
 //
 // Nothing here decides anything: a mechanism works the same without it.
 package presence
@@ -38,7 +38,7 @@ const (
 	// interval is the time between two writes of a process's document, which lasts for lifetime.
 	interval, lifetime = 5 * time.Second, 15 * time.Second
 	// watchedInterval is the time between two writes of the history, which lasts for
-	// historyLifetime, while somebody watches. Who watches says so again within watchedFor.
+	// historyLifetime. A call of Watch has it written for watchedFor.
 	watchedInterval, historyLifetime, watchedFor = 2 * time.Second, 10 * time.Second, 15 * time.Second
 	// checkInterval is the time between two checks of the stores.
 	checkInterval = 5 * time.Minute
@@ -50,10 +50,9 @@ const (
 type Option func(*config)
 
 type config struct {
-	service  string
-	others   []any
-	showKeys bool
-	logger   *slog.Logger
+	service string
+	others  []any
+	logger  *slog.Logger
 }
 
 // Service sets the name of the service, which several processes have in common: the name of the
@@ -64,10 +63,6 @@ func Service(name string) Option { return func(c *config) { c.service = name } }
 func Including(stores ...any) Option {
 	return func(c *config) { c.others = append(c.others, stores...) }
 }
-
-// ShowKeys allows whoever reads the store to see keys of limits that are denied most. Without it
-// they see hashes.
-func ShowKeys() Option { return func(c *config) { c.showKeys = true } }
 
 // WithLogger sets the logger for a store that does not take the documents: slog.Default() by
 // default.
@@ -129,7 +124,7 @@ func begin(st store.Documents, c config) *Presence {
 		config: c, store: st, began: time.Now(), ended: make(chan struct{}), findings: make(map[int][]store.Finding),
 		self: Process{
 			ID: naming.NewID(), Service: cut(c.service), Host: cut(host), PID: os.Getpid(),
-			Version: core.Version, Go: runtime.Version(), ShowsKeys: c.showKeys,
+			Version: core.Version, Go: runtime.Version(),
 		},
 		failure: telemetry.NewRepeated(c.logger, "lockkeeper: the presence of this process cannot be written"),
 	}
@@ -143,7 +138,7 @@ func begin(st store.Documents, c config) *Presence {
 	return p
 }
 
-// longest is the largest length of a text of which nothing depends.
+// longest is the largest length of a service's and a host's name, in bytes.
 const longest = 128
 
 func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), longest)], "") }
@@ -156,6 +151,7 @@ func (p *Presence) Stop(ctx context.Context) error {
 		presences.mu.Unlock()
 		return nil
 	}
+	p.unlist() // a Start from now on begins anew
 	presences.mu.Unlock()
 	p.end()
 	select {
@@ -209,13 +205,18 @@ func (p *Presence) run(ctx context.Context) {
 	}
 }
 
-// forget ends the counters, and makes the next Start begin anew.
+// forget ends the counters, and has the next Start begin anew.
 func (p *Presence) forget() {
 	for _, unwatch := range p.unwatch {
 		unwatch()
 	}
 	presences.mu.Lock()
 	defer presences.mu.Unlock()
+	p.unlist()
+}
+
+// unlist has the next Start begin anew. The caller holds presences.mu.
+func (p *Presence) unlist() {
 	if presences.of[p.store] == p {
 		delete(presences.of, p.store)
 	}

@@ -27,9 +27,11 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 type process struct {
 	store.Documents
 	down atomic.Bool
+	slow time.Duration
 }
 
 func (p *process) PutDocument(ctx context.Context, req store.DocumentRequest) (int64, bool, error) {
+	time.Sleep(p.slow)
 	if p.down.Load() {
 		return 0, false, store.ErrUnavailable
 	}
@@ -112,7 +114,7 @@ func TestAFleet(t *testing.T) {
 	})
 }
 
-// While somebody watches, every process's history is there 5 s after the first look, and adds up.
+// The history of every process is there 5 s after the first Watch, and adds up.
 func TestWatching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()
@@ -189,6 +191,30 @@ func TestStartTwice(t *testing.T) {
 			t.Errorf("a presence on %T: %v", st, p)
 		}
 	}
+}
+
+// A Start during a Stop that waits for a slow store begins anew.
+func TestAStartDuringAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &process{Documents: memstore.New(), slow: time.Second}
+		first := start(t, st)
+		synctest.Wait() // it writes
+		ending := make(chan error)
+		go func() { ending <- first.Stop(context.Background()) }()
+		synctest.Wait()
+		second := start(t, st)
+		if second == first {
+			t.Error("a presence that ends")
+		}
+		if err := <-ending; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(interval)
+		if all := fleet(t, st); len(all) != 1 {
+			t.Errorf("there are %v", all)
+		}
+		stop(t, second)
+	})
 }
 
 // A store that is closed ends the presence, which leaves no goroutine.

@@ -18,7 +18,6 @@ type Process struct {
 	PID         int
 	Up          time.Duration // since its first Start
 	Version, Go string        // of this library and of the language
-	ShowsKeys   bool
 	Stores      []Store
 	Mechanisms  []Mechanism // the busiest first
 	More        int         // how many others did not fit

@@ -52,7 +52,7 @@ type Delays interface {
 	AwaitTasks(ctx context.Context, queue string, in time.Duration) error
 
 	// RenewTasks extends leases, and reports for each whether the owner has the task: never for one
-	// whose lease has ended, even if nobody else has it. With an error, the reported ones are
+	// whose lease has ended, even if no other worker has it. With an error, the reported ones are
 	// owned, and the state of the others is unknown.
 	RenewTasks(ctx context.Context, refs []TaskRef) ([]bool, error)
 

@@ -142,13 +142,13 @@ func readDocument(t *testing.T, h Harness[store.Documents]) {
 	req := s.request("a", "", store.AnyVersion)
 	req.Data = data
 	version := s.puts(req)
-	copy(data, "XXXXXXXX") // the caller's
+	copy(data, "changed!") // the caller's
 	h.Advance(20 * time.Millisecond)
 	doc := s.has("a", "one text", version)
 	if past := time.Since(before) + clocks; doc.Age < 20*time.Millisecond || doc.Age > past || doc.Expires > time.Hour || doc.Expires < time.Hour-past {
 		t.Errorf("after %v its age is %v, and it expires in %v", past, doc.Age, doc.Expires)
 	}
-	copy(doc.Data, "XXXXXXXX") // a copy
+	copy(doc.Data, "changed!") // a copy
 	s.has("a", "one text", version)
 	if listed := s.list()["a"]; string(listed.Data) != "one text" || listed.Version != version || listed.Age < doc.Age || listed.Expires > doc.Expires {
 		t.Errorf("listed: %+v", listed)

@@ -15,7 +15,7 @@ import (
 // fails: do not copy them.
 
 // popped keeps tasks in a sorted set, by the time at which they are due. Who takes a task removes it
-// in the same step, so that nobody else does it.
+// in the same step, so that no other worker does it.
 type popped struct {
 	client *redis.Client
 	key    string

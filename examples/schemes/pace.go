@@ -11,7 +11,7 @@ import (
 
 // pace is how the trials of a side share the machine. Processes of Lockkeeper load their scripts one
 // after the other, and the trials begin when all have: a server in this process takes more CPU time
-// to parse scripts than for all the rest, and leases would run out meanwhile.
+// to parse scripts than for all the rest, and leases would run out during that.
 type pace struct {
 	main  *server // of all trials, or nil if each starts its own
 	loads sync.Mutex

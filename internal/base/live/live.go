@@ -2,8 +2,8 @@
 // the numbers of waiters and holds, in slots of five seconds for ten minutes.
 //
 // A counter counts nothing until it is started. Then a result costs one atomic addition, and
-// nothing is allocated: slots are differences of totals, which a [Counter.Step] by whoever looks
-// takes.
+// nothing is allocated: slots are differences of totals, which the readers take
+// ([Counter.Step]).
 package live
 
 import (

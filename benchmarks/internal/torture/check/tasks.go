@@ -52,8 +52,8 @@ func (p *part) tasks() {
 // begun is when a run began, at the latest.
 func begun(run *history.Call) int64 { return max(run.Returned, run.Called) }
 
-// due checks that tasks were put, and that none runs before it is due, by the server's clock: what
-// that was set forward by meanwhile is earlier by other clocks.
+// due checks that tasks were put, and that none runs before it is due, by the server's clock. If
+// that clock was set forward in between, a task runs earlier by other clocks, by as much.
 func (t *tasks) due() {
 	for _, run := range t.runs {
 		put := t.puts[run.Task]
