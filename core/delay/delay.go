@@ -89,8 +89,8 @@ func New(st store.Delays, name string, opts ...Option) (*Queue, error) {
 	q.settlements = background.NewBatchQueue(q.send)
 	q.detach = hooks.AtShutdown(q, st.AtShutdown, (*Queue).shutdown)
 	q.namesake = namesake.Join(st, c.logger, "delay", name, c.settings())
-	namesake.LeaveWith(q, q.namesake)
 	q.telemetry = telemetry.NewDelay(c.providers, c.logger, ScopeName, name, q.namesake.Counter())
+	namesake.LeaveWith(q, q.namesake)
 	return q, nil
 }
 

@@ -102,8 +102,8 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g.keeper = lease.NewKeeper(g.renew)
 	g.detach = hooks.AtShutdown(g, st.AtShutdown, (*Guard).shutdown)
 	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
-	namesake.LeaveWith(g, g.namesake)
 	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name, g.namesake.Counter())
+	namesake.LeaveWith(g, g.namesake)
 	return g, nil
 }
 

@@ -101,8 +101,8 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 	}
 	l.quick, _ = l.buckets.(store.QuickBuckets)
 	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
-	namesake.LeaveWith(l, l.namesake)
 	l.telemetry = telemetry.NewRateLimit(c.providers, ScopeName, name, l.namesake.Counter())
+	namesake.LeaveWith(l, l.namesake)
 	return l, nil
 }
 

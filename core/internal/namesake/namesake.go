@@ -1,6 +1,7 @@
 // Package namesake is the register of a process's mechanisms on each store. It finds those with the
 // same name and different settings, which share their state, so that each overrides the others'
-// settings; and it has a counter for each name, for people who look at what the mechanisms do.
+// settings; and for people who look at what the mechanisms do it has a counter for each name, and
+// the mechanisms themselves.
 package namesake
 
 import (
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"weak"
 
 	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
@@ -29,7 +31,7 @@ type id struct{ kind, name string }
 
 type entry struct {
 	settings Settings // of the first mechanism, or of the last Change
-	members  int
+	members  map[*Member]struct{}
 	logged   bool
 	counter  live.Counter
 }
@@ -51,7 +53,7 @@ type Member struct {
 	register *Register
 	entry    *entry
 	id       id
-	left     bool
+	owner    func() any // returns the mechanism, or nil if it was collected; nil before LeaveWith
 }
 
 // Join enters a mechanism into its store's register. If another one of the name has other settings,
@@ -73,14 +75,14 @@ func Join(store any, logger *slog.Logger, kind, name string, s Settings) *Member
 		if r.names == nil {
 			r.names = make(map[id]*entry)
 		}
-		e = &entry{settings: s}
+		e = &entry{settings: s, members: make(map[*Member]struct{})}
 		for range r.watched {
 			e.counter.Start()
 		}
 		r.names[m.id] = e
 	}
 	m.entry = e
-	e.members++
+	e.members[m] = struct{}{}
 	others := e.settings
 	differ := others != s && !e.logged
 	e.logged = e.logged || differ
@@ -111,7 +113,7 @@ func Members(store any) []Group {
 	defer r.mu.Unlock()
 	groups := make([]Group, 0, len(r.names))
 	for id, e := range r.names {
-		groups = append(groups, Group{id.kind, id.name, e.settings.Text, e.members, &e.counter})
+		groups = append(groups, Group{id.kind, id.name, e.settings.Text, len(e.members), &e.counter})
 	}
 	return groups
 }
@@ -169,11 +171,50 @@ func (m *Member) Counter() *live.Counter {
 	return &m.entry.counter
 }
 
-// LeaveWith removes the member from the register when its owner was dropped without Close.
+// LeaveWith has [Owner] return the owner, which it does not keep from being collected, and removes
+// the member from the register when the owner was dropped without Close. It is the last step of
+// building the owner.
 func LeaveWith[O any](owner *O, m *Member) {
-	if m != nil {
-		runtime.AddCleanup(owner, (*Member).Leave, m)
+	if m == nil {
+		return
 	}
+	runtime.AddCleanup(owner, (*Member).Leave, m)
+	living := weak.Make(owner)
+	m.register.mu.Lock()
+	defer m.register.mu.Unlock()
+	m.owner = func() any {
+		if o := living.Value(); o != nil {
+			return o
+		}
+		return nil
+	}
+}
+
+// Owner returns a mechanism of this kind and name on a store, or nil if there is none. Of several
+// it is any one that has not left. Its type is that which the mechanism calls [LeaveWith] with:
+// *tokenbucket.Limiter of rate_limit, *guard.Guard of idempotency, *delay.Queue of delay, and
+// *lease.Pool of lock and semaphore.
+func Owner(store any, kind, name string) any {
+	holder, ok := store.(Store)
+	if !ok {
+		return nil
+	}
+	r := holder.register()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.names[id{kind, name}]
+	if e == nil {
+		return nil
+	}
+	for m := range e.members {
+		if m.owner == nil {
+			continue
+		}
+		if owner := m.owner(); owner != nil {
+			return owner
+		}
+	}
+	return nil
 }
 
 // Change replaces the settings of the name, with which later members are compared.
@@ -192,11 +233,8 @@ func (m *Member) Leave() {
 	}
 	m.register.mu.Lock()
 	defer m.register.mu.Unlock()
-	if m.left {
-		return
-	}
-	m.left = true
-	if m.entry.members--; m.entry.members == 0 {
+	delete(m.entry.members, m)
+	if len(m.entry.members) == 0 && m.register.names[m.id] == m.entry {
 		delete(m.register.names, m.id)
 	}
 }
