@@ -29,6 +29,7 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 	call := statement.Call{Operation: opPutTask, Writes: true}
 	p, err := statement.Run(ctx, s.db, call, func(ctx context.Context, c *pgx.Conn) (p putReply, err error) {
 		var pushes []string
+		args[repeatedPut] = req.Repeated || statement.IsRepeat(ctx)
 		err = c.QueryRow(ctx, s.db.Text(putTaskSQL), args...).Scan(&p.outcome, &p.remaining, &p.size, &pushes)
 		if err == nil {
 			s.db.Deliver(pushes)
@@ -40,6 +41,9 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 	}
 	return s.put(&req, p)
 }
+
+// repeatedPut is the index of the argument that says that the put may have been carried out before.
+const repeatedPut = 6
 
 // putArgs are the arguments of the function that puts.
 func (s *Store) putArgs(req *store.PutTaskRequest) []any {

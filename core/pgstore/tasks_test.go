@@ -411,6 +411,33 @@ func TestTaskStepsWithoutAReply(t *testing.T) {
 	settlesAll(t, s, refs, store.TaskDone, 0)
 }
 
+// A put that the store repeats, since its reply was lost, is told as a repeat: if its task has run
+// meanwhile, here by a trigger, a cancel of the one that the repeat has made prevents nothing.
+func TestAPutThatTheStoreRepeats(t *testing.T) {
+	t.Parallel()
+	dsn, proxy, s := behindProxy(t)
+	admin := connect(t, dsn)
+	puts(t, s, putOf("warm", time.Hour), store.TaskCreated) // it prepares the statements
+	for _, statement := range []string{
+		"CREATE SEQUENCE public.inserted",
+		`CREATE FUNCTION public.run() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+			IF nextval('public.inserted') = 1 THEN DELETE FROM lk.tasks WHERE key = NEW.key; END IF;
+			RETURN NULL;
+		END $$`,
+		"CREATE TRIGGER run AFTER INSERT ON lk.tasks FOR EACH ROW EXECUTE FUNCTION public.run()",
+	} {
+		if _, err := admin.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy.LoseReplies("lk.put_task_1", 1, 0)
+	puts(t, s, putOf("k", time.Hour), store.TaskCreated)
+	outcome, err := s.CancelTask(t.Context(), store.CancelTaskRequest{Queue: "orders", Key: "k", ID: rand.Text()[:22]})
+	if err != nil || outcome != store.TaskEnded {
+		t.Errorf("CancelTask: %d, %v; want that it may have run", outcome, err)
+	}
+}
+
 // The payloads of a take are bounded, so that its reply is there in time.
 func TestTakesOfLargePayloads(t *testing.T) {
 	t.Parallel()

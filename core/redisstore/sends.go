@@ -7,6 +7,15 @@ import "sync/atomic"
 // The client marshals an argument for each transmission.
 type sends struct{ n atomic.Int32 }
 
+// sendsOf counts the first transmission as a repeat if an earlier call may have been carried out.
+func sendsOf(repeated bool) *sends {
+	s := new(sends)
+	if repeated {
+		s.n.Store(1)
+	}
+	return s
+}
+
 var firstSend, repeatedSend = []byte("0"), []byte("1")
 
 // MarshalBinary implements encoding.BinaryMarshaler.

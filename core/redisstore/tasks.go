@@ -38,7 +38,7 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 		return store.PutTaskReply{}, store.ErrClosed
 	}
 	call := putTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, req.Payload, ceilMicros(req.After),
-		digit(req.Keep), req.MaxTasks, digit(req.Repeated))
+		digit(req.Keep), req.MaxTasks, sendsOf(req.Repeated))
 	st := script.Step{Call: call, Operation: opPutTask, Begins: true}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.PutTaskReply, error) {
 		fields := s.taskFields(ctx, req.Queue, r.Value)
@@ -138,11 +138,7 @@ func (s *Store) SettleTasks(ctx context.Context, reqs []store.SettleTaskRequest)
 		if r.How == store.TaskAgain && r.Uncounted {
 			how = "uncounted"
 		}
-		repeated := new(sends)
-		if r.Repeated {
-			repeated.n.Store(1)
-		}
-		return r.Queue, []any{r.Key, r.ID, r.Owner, how, ceilMicros(r.After), r.Reason, repeated}
+		return r.Queue, []any{r.Key, r.ID, r.Owner, how, ceilMicros(r.After), r.Reason, sendsOf(r.Repeated)}
 	})
 }
 

@@ -343,3 +343,42 @@ func TestManyIdleQueues(t *testing.T) {
 		}
 	}
 }
+
+// A put that the store repeats, since it had no reply, is told as a repeat: if its task has ended
+// meanwhile, a cancel of the one that the repeat has made prevents nothing.
+func TestAPutThatTheStoreRepeats(t *testing.T) {
+	testpace.Parallel(t)
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	s := newStore(t, dial(t, proxy.Addr(), time.Second), redisstore.WithTimeout(10*time.Second))
+	direct := server.Client()
+	put := func(queue string) {
+		t.Helper()
+		_, err := s.PutTask(ctx(), store.PutTaskRequest{Queue: queue, Key: "k", ID: newOp("").id})
+		must(t, err)
+	}
+	put("first") // it loads the script
+	const tries = 5
+	for try := range tries {
+		queue := fmt.Sprint("queue", try)
+		must(t, direct.FlushDB(ctx()).Err())
+		proxy.LoseReplies("evalsha", 1, redistest.Silence)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			testpace.Eventually(t, 10*time.Second, "the first put", func() bool {
+				return direct.DBSize(ctx()).Val() > 0 && direct.FlushDB(ctx()).Err() == nil
+			})
+		}()
+		put(queue)
+		<-ended
+		outcome, err := s.CancelTask(ctx(), store.CancelTaskRequest{Queue: queue, Key: "k", ID: newOp("").id})
+		switch {
+		case err != nil || outcome == store.TaskPrevented:
+			t.Fatalf("cancel: %d, %v", outcome, err)
+		case outcome == store.TaskEnded:
+			return
+		} // else the repeat came first
+	}
+	t.Errorf("a task did not end before the repeat of its put in any of %d tries", tries)
+}
