@@ -29,12 +29,14 @@ const (
 	maxDocument, maxHistory = 8 << 10, 32 << 10
 	// maxDescribed and maxHistories bound of how many mechanisms it tries to write them.
 	maxDescribed, maxHistories = 512, 64
+	// maxWrittenKeys bounds the denied keys of each mechanism.
+	maxWrittenKeys = 10
 	// maxInflated bounds a document that is read, inflated, in bytes.
 	maxInflated = 4 << 20
 )
 
 // format is the first byte of both kinds of documents. Deflated text follows.
-const format = 1
+const format = 2
 
 // written is a process in JSON.
 type written struct {
@@ -138,30 +140,49 @@ func decodeProcess(data []byte) Process {
 		if m.Store < 0 || m.Store >= len(p.Stores) {
 			return Process{Unreadable: fmt.Sprintf("a mechanism of store %d of %d", m.Store, len(p.Stores))}
 		}
-		p.Mechanisms = append(p.Mechanisms, Mechanism{m.Kind, m.Name, m.Store, m.Settings, m.Members, m.Activity.activity()})
+		p.Mechanisms = append(p.Mechanisms, Mechanism{
+			Kind: m.Kind, Name: m.Name, Store: m.Store, Settings: m.Settings, Members: m.Members,
+			Activity: m.Activity.activity(),
+		})
 	}
 	return p
 }
 
-// encodeHistory returns the slots of the mechanisms of a process, of as many as fit. Each begins
-// with its kind, name and store, and every number is a varint.
+// encodeHistory returns the slots and denied keys of the mechanisms of a process, of as many as fit.
+// Keys are left out first: clients may have chosen them. Each mechanism begins with its kind, name
+// and store, and every number is a varint.
 func encodeHistory(p *Process) []byte {
-	for n := min(len(p.Mechanisms), maxHistories); ; n = n * 3 / 4 {
+	n, keys := min(len(p.Mechanisms), maxHistories), maxWrittenKeys
+	for {
 		var b []byte
 		for i := range p.Mechanisms[:n] {
-			m := &p.Mechanisms[i]
-			b = appendText(appendText(b, m.Kind), m.Name)
-			b = binary.AppendUvarint(b, uint64(m.Store))               //nolint:gosec // an index
-			b = binary.AppendUvarint(b, uint64(m.Open.Milliseconds())) //nolint:gosec // not negative
-			b = binary.AppendUvarint(b, uint64(len(m.Slots)))
-			for j := range m.Slots {
-				b = appendSlot(b, &m.Slots[j])
-			}
+			b = appendMechanism(b, &p.Mechanisms[i], keys)
 		}
 		if data := deflate(b); len(data) <= maxHistory {
 			return data
 		}
+		if keys > 0 {
+			keys /= 2
+		} else {
+			n = n * 3 / 4
+		}
 	}
+}
+
+func appendMechanism(b []byte, m *Mechanism, keys int) []byte {
+	b = appendText(appendText(b, m.Kind), m.Name)
+	b = binary.AppendUvarint(b, uint64(m.Store))               //nolint:gosec // an index
+	b = binary.AppendUvarint(b, uint64(m.Open.Milliseconds())) //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(len(m.Slots)))
+	for j := range m.Slots {
+		b = appendSlot(b, &m.Slots[j])
+	}
+	denied := m.DeniedKeys[:min(len(m.DeniedKeys), keys)]
+	b = binary.AppendUvarint(b, uint64(len(denied)))
+	for _, k := range denied {
+		b = binary.AppendUvarint(binary.AppendUvarint(appendText(b, k.Key), k.Denials), k.Excess)
+	}
+	return b
 }
 
 func appendText(b []byte, text string) []byte {
@@ -179,8 +200,8 @@ func appendSlot(b []byte, s *Slot) []byte {
 	return b
 }
 
-// addHistory adds the slots of a document of an age to the mechanisms of a process. What cannot be
-// read is left out.
+// addHistory adds the slots and denied keys of a document of an age to the mechanisms of a process.
+// What cannot be read is left out.
 func addHistory(p *Process, data []byte, age time.Duration) {
 	raw, err := inflate(data)
 	if err != nil {
@@ -203,8 +224,12 @@ func addHistory(p *Process, data []byte, age time.Duration) {
 		for range cap(slots) {
 			slots = append(slots, r.slot())
 		}
+		var denied []DeniedKey
+		for range r.number(maxWrittenKeys) {
+			denied = append(denied, DeniedKey{r.text(), r.number(math.MaxUint64), r.number(math.MaxUint64)})
+		}
 		if m := by[of]; m != nil && !r.failed {
-			m.Slots, m.Open = slots, open+age
+			m.Slots, m.Open, m.DeniedKeys = slots, open+age, denied
 		}
 	}
 }

@@ -4,7 +4,7 @@
 // A process that calls [Start] keeps one document of at most 8 KiB in a store, which it writes every
 // 5 s, and which ends 15 s after the last time. [Fleet] reads the documents of all processes.
 // A call of [Watch] has each process also write its history every 2 s, for 15 s: the results of its
-// mechanisms in the last ten minutes.
+// mechanisms in the last ten minutes, and the keys that its limiters denied most, as hashes.
 //
 // Nothing here decides anything: a mechanism works the same without it.
 package presence
@@ -50,9 +50,10 @@ const (
 type Option func(*config)
 
 type config struct {
-	service string
-	others  []any
-	logger  *slog.Logger
+	service  string
+	others   []any
+	showKeys bool
+	logger   *slog.Logger
 }
 
 // Service sets the name of the service, which several processes have in common: the name of the
@@ -63,6 +64,10 @@ func Service(name string) Option { return func(c *config) { c.service = name } }
 func Including(stores ...any) Option {
 	return func(c *config) { c.others = append(c.others, stores...) }
 }
+
+// ShowKeys shows the denied keys themselves instead of their hashes, to all who read the store or a
+// page of the fleet: user IDs, addresses, or whatever the application limits by.
+func ShowKeys() Option { return func(c *config) { c.showKeys = true } }
 
 // WithLogger sets the logger for a store that does not take the documents: slog.Default() by
 // default.
@@ -274,6 +279,7 @@ func (p *Presence) Process() Process {
 			if r, ok := g.Counter.Read(); ok {
 				m.Activity = activityOf(r)
 			}
+			m.DeniedKeys = p.deniedKeys(g.Counter)
 			self.Mechanisms = append(self.Mechanisms, m)
 		}
 	}
@@ -284,6 +290,17 @@ func (p *Presence) Process() Process {
 		)
 	})
 	return self
+}
+
+func (p *Presence) deniedKeys(of *live.Counter) []DeniedKey {
+	var denied []DeniedKey
+	for _, k := range of.DeniedKeys() {
+		if !p.showKeys {
+			k.Key = KeyHash(k.Key)
+		}
+		denied = append(denied, DeniedKey(k))
+	}
+	return denied
 }
 
 func activityOf(r live.Reading) Activity {

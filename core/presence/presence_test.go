@@ -320,7 +320,7 @@ func TestUnreadableDocuments(t *testing.T) {
 		t.Fatalf("%+v", p)
 	}
 	for name, data := range map[string][]byte{
-		"empty": nil, "of another version": {2, 1, 2}, "no JSON": deflate([]byte("text")),
+		"empty": nil, "of another version": {format + 1, 1, 2}, "no JSON": deflate([]byte("text")),
 		"huge": deflate(make([]byte, maxInflated+1)), "cut": good[:len(good)/2],
 		"of no store": deflate([]byte(`{"m":[{"k":"lock","n":"x","t":3}]}`)),
 	} {

@@ -1,6 +1,8 @@
 package presence
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"reflect"
 	"strings"
@@ -42,6 +44,27 @@ type Mechanism struct {
 	Settings string // of the first of them, without secrets
 	Members  int    // how many the process has
 	Activity
+
+	// DeniedKeys are the keys that a limiter denied most in the last 10 to 20 minutes, the one with
+	// the most denials first. [Presence.Process] returns at most 100. A process writes at most 10 into
+	// its history, and fewer if they do not fit; they are nil if it has not written one.
+	DeniedKeys []DeniedKey
+}
+
+// DeniedKey is a key that a limiter denied, as
+// [github.com/lockkeeper/lockkeeper/core/tokenbucket.Limiter.Denied] counts it.
+type DeniedKey struct {
+	Key     string // its [KeyHash]; the key itself, which may have any bytes, with [ShowKeys]
+	Denials uint64
+	Excess  uint64 // by how much Denials may be too high
+}
+
+// KeyHash returns the hash of a key: the first 11 characters of its SHA-256 digest in URL-safe
+// base64. A tool that is given a key finds it so among the denied ones. A reader of a hash can test
+// guesses of the key.
+func KeyHash(key string) string {
+	digest := sha256.Sum256([]byte(key))
+	return base64.RawURLEncoding.EncodeToString(digest[:])[:11]
 }
 
 // Activity is what a mechanism has done since its process called Start, and what it does now.

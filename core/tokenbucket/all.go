@@ -69,6 +69,9 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	if err != nil {
 		return Decision{}, err
 	}
+	if !d.Allowed {
+		countAllDenied(asks, plans, &d)
+	}
 	return d, nil
 }
 

@@ -42,6 +42,7 @@ type Decision struct {
 	Source Source
 
 	standIn bool // the store's stand-in made it
+	again   bool // a later one of a wait, which the candidate and Denied do not count
 
 	// RetryAfter is how long to wait until the same cost can be afforded, if no other caller takes
 	// tokens of the key first. Zero when allowed.

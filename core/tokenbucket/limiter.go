@@ -162,7 +162,7 @@ func (l *Limiter) isClosed() bool {
 
 // Allow takes one token of the key. It is AllowN(ctx, key, 1).
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, key, 1, l.candidate, &d)
+	err = l.decide(ctx, key, 1, &d)
 	return d, err
 }
 
@@ -187,7 +187,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 	if n < 0 {
 		return d, invalidCost("AllowN", n, 0)
 	}
-	err = l.decide(ctx, key, n, l.candidate, &d)
+	err = l.decide(ctx, key, n, &d)
 	return d, err
 }
 
@@ -256,7 +256,7 @@ func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequ
 
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
 // takes about as long as making it.
-func (l *Limiter) decide(ctx context.Context, key string, n int64, beside *candidate, d *Decision) error {
+func (l *Limiter) decide(ctx context.Context, key string, n int64, d *Decision) error {
 	plan, err := l.limits(ctx, key)
 	if err != nil {
 		return err
@@ -264,7 +264,9 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, beside *candi
 	if err := plan.affords(n); err != nil {
 		return err
 	}
-	beside.decide(ctx, key, func(*meter) int64 { return n })
+	if !d.again {
+		l.candidate.decide(ctx, key, func(*meter) int64 { return n })
+	}
 	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
 }
 
@@ -278,6 +280,7 @@ func (l *Limiter) takeOnce(
 			d.plan, d.debts, d.Allowed = plan, store.OneDebt(debt), allowed
 			if !allowed {
 				d.deny(charges)
+				l.countDenied(key, d)
 			}
 			l.telemetry.End(ctx, began, resultOf(d, nil), nil)
 			return nil
@@ -302,6 +305,9 @@ func (l *Limiter) take(
 	if err == nil {
 		d.plan = plan
 		d.read(&reply, r.Charges, others)
+		if !d.Allowed && others == nil {
+			l.countDenied(r.Key, d)
+		}
 	}
 	l.telemetry.End(ctx, began, resultOf(d, err), err)
 	return err

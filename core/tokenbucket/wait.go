@@ -52,11 +52,11 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	if n < 0 {
 		return invalidCost("WaitN", n, 0)
 	}
-	beside := l.candidate // the first decision
+	again := false // only the first decision is counted
 	if !l.queues.any(key) {
 		var d Decision
-		err := l.decide(ctx, key, n, beside, &d)
-		beside = nil
+		err := l.decide(ctx, key, n, &d)
+		again = true
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -72,9 +72,9 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 	defer q.unlock()
 	for {
 		changed := l.queues.change()
-		var d Decision
-		err := l.decide(ctx, key, n, beside, &d)
-		beside = nil
+		d := Decision{again: again}
+		err := l.decide(ctx, key, n, &d)
+		again = true
 		if err != nil || d.Allowed {
 			return err
 		}

@@ -1,9 +1,11 @@
 // Package live counts what mechanisms do now, for people who look at it: results, durations, and
-// the numbers of waiters and holds, in slots of five seconds for ten minutes.
+// the numbers of waiters and holds, in slots of five seconds for ten minutes; and the keys that were
+// denied most.
 //
 // A counter counts nothing until it is started. Then a result costs one atomic addition, and
 // nothing is allocated: slots are differences of totals, which the readers take
-// ([Counter.Step]).
+// ([Counter.Step]). Of a mechanism that denies often, the keys are a sample, so that a denial costs
+// little more; only a key that is new among them is allocated.
 package live
 
 import (
@@ -180,6 +182,7 @@ type series struct {
 	took          [Buckets]atomic.Uint64
 	measured      atomic.Uint32 // durations in this slot
 	waiting, held level
+	denied        deniedKeys
 	began         time.Time
 
 	mu     sync.Mutex
@@ -217,6 +220,7 @@ func (s *series) step(now time.Time) {
 		s.slots = append(s.slots, Slot{})
 	}
 	s.slots = s.slots[max(len(s.slots)-Slots, 0):]
+	s.denied.step(s.closed)
 }
 
 // open returns what was counted since the last slot was closed, without levels, and all that was
