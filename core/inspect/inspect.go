@@ -16,10 +16,12 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/internal/taskid"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
 // MaxListed is the largest number of items of a [Listing].
@@ -50,6 +52,20 @@ func Mechanisms(st any) []Mechanism {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})
 	return found
+}
+
+// Limiter returns a limiter of a name that this process has on a store, with its plan. It returns
+// false if there is none.
+func Limiter(st any, name string) (*tokenbucket.Limiter, bool) {
+	l, ok := namesake.Owner(st, "rate_limit", name).(*tokenbucket.Limiter)
+	return l, ok
+}
+
+// Guard returns a guard of a name that this process has on a store, with its secrets. It returns
+// false if there is none.
+func Guard(st any, name string) (*guard.Guard, bool) {
+	g, ok := namesake.Owner(st, "idempotency", name).(*guard.Guard)
+	return g, ok
 }
 
 // Findings returns the settings of a store and of its server that weaken a promise.

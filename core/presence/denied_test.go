@@ -116,7 +116,7 @@ func TestHostileKeys(t *testing.T) {
 			t.Errorf("%s has %d slots", m.Name, len(m.Slots))
 		}
 		if n := len(m.DeniedKeys); n == 0 || !slices.Equal(m.DeniedKeys, want.DeniedKeys[:n]) {
-			t.Errorf("%s has %q", m.Name, m.DeniedKeys)
+			t.Errorf("%s has %+v", m.Name, m.DeniedKeys)
 		}
 	}
 }

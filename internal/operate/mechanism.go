@@ -1,0 +1,76 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/inspect"
+	"github.com/lockkeeper/lockkeeper/core/presence"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+)
+
+// Limiter returns a limiter of a name: this process's own, or one with the limits that another process
+// of the fleet says it has. The caller calls free when it needs the limiter no more.
+//
+// The error matches ErrUnknownHere if there is none, or if other processes' limits depend on the key.
+func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.Limiter, free func(), err error) {
+	if own, ok := inspect.Limiter(st, name); ok {
+		return own, func() {}, nil
+	}
+	fleet, err := presence.Fleet(ctx, st)
+	if err != nil {
+		return nil, nil, err
+	}
+	var settings string
+	for _, row := range Rows(fleet) {
+		if row.Kind == "rate_limit" && row.Name == name && row.Reachable() {
+			settings = row.Settings()[0]
+		}
+	}
+	if settings == "" {
+		return nil, nil, fmt.Errorf("%w: no process that is alive has a limiter %q", ErrUnknownHere, name)
+	}
+	plan, err := planOf(settings)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings)
+	}
+	l, err = tokenbucket.New(st, name, plan)
+	if err != nil {
+		return nil, nil, err
+	}
+	return l, func() { _ = l.Close() }, nil
+}
+
+// planOf reads the settings of a limiter, as its process describes them.
+func planOf(settings string) (tokenbucket.Plan, error) {
+	var plan tokenbucket.Limits
+	for text := range strings.SplitSeq(settings, ", ") {
+		limit, err := tokenbucket.ParseLimit(text)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, limit)
+	}
+	if len(plan) == 1 {
+		return plan[0], nil
+	}
+	return plan, nil
+}
+
+// Guard returns a guard of a name: this process's own, or one with default settings, which can
+// inspect operations by their IDs, and resolve them without a result. The caller calls free when it
+// needs the guard no more.
+func Guard(st store.Store, name string, opts ...guard.Option) (g *guard.Guard, free func(), err error) {
+	if own, ok := inspect.Guard(st, name); ok {
+		return own, func() {}, nil
+	}
+	g, err = guard.New(st, name, opts...)
+	if err != nil {
+		return nil, nil, errors.Join(ErrInvalid, err)
+	}
+	return g, func() { _ = g.Close() }, nil
+}

@@ -1,0 +1,171 @@
+package console
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/inspect"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/operate"
+)
+
+// listData is the content of a page that lists what a mechanism has in the store.
+type listData[T any] struct {
+	Kind  *kind  `json:"-"`
+	Name  string `json:"name"`
+	Items []T    `json:"items"`
+	More  bool   `json:"more"` // there are others
+	Took  string `json:"took"`
+}
+
+// holdsData is a lock, or the permits of a semaphore's key.
+type holdsData struct {
+	Kind    *kind      `json:"-"`
+	Name    string     `json:"name"`
+	Key     shownKey   `json:"key"`
+	InUse   int        `json:"in_use"`
+	Holders []oneHold  `json:"holders"`
+	Waiting int        `json:"waiting"`
+	Waiters []oneWaits `json:"waiters"`
+}
+
+type oneHold struct {
+	Fence     int64  `json:"fence,string"`
+	Label     string `json:"label"`
+	Weight    int    `json:"weight"`
+	Age       string `json:"held_for"`
+	Remaining string `json:"remaining"`
+	Trace     string `json:"trace,omitempty"`
+}
+
+type oneWaits struct {
+	Label   string `json:"label"`
+	Weight  int    `json:"weight"`
+	Reserve int    `json:"reserve,omitempty"` // what it leaves free: its tier
+	Age     string `json:"waits_for"`
+	Trace   string `json:"trace,omitempty"`
+}
+
+func (q *request) holdsOf(of object, k inspect.Key) holdsData {
+	d := holdsData{Kind: of.kind, Name: of.name, Key: q.key(k.Key), InUse: k.InUse, Waiting: k.Waiting}
+	for i := range k.Holders {
+		h := &k.Holders[i]
+		one := oneHold{
+			Fence: h.Fence, Label: operate.OneLine(h.Label), Weight: h.Weight,
+			Age: short(h.Age), Remaining: short(h.Remaining),
+		}
+		if h.Trace.IsValid() {
+			one.Trace = h.Trace.TraceID().String()
+		}
+		d.Holders = append(d.Holders, one)
+	}
+	for i := range k.Waiters {
+		w := &k.Waiters[i]
+		one := oneWaits{Label: operate.OneLine(w.Label), Weight: w.Weight, Reserve: w.Reserve, Age: short(w.Age)}
+		if w.Trace.IsValid() {
+			one.Trace = w.Trace.TraceID().String()
+		}
+		d.Waiters = append(d.Waiters, one)
+	}
+	return d
+}
+
+// Exclusive reports whether a hold is a lock's that nobody shares.
+func (d *holdsData) Exclusive(h oneHold) bool {
+	return d.Kind.Kind == "lock" && h.Weight == store.MaxCapacity
+}
+
+// listing answers what a mechanism has in the store.
+func (q *request) listing(of object) (view, error) {
+	v := view{title: of.name, template: of.Path, streamed: true}
+	switch of.Path {
+	case "locks", "permits":
+		v.template = "leases"
+		v.load = func(ctx context.Context) (any, error) { return q.leases(ctx, of) }
+	case "limits":
+		v.streamed = false
+		v.template = "limit"
+		v.load = func(ctx context.Context) (any, error) { return q.limitForm(ctx, of) }
+	case "operations":
+		v.load = func(ctx context.Context) (any, error) { return q.operations(ctx, of) }
+	case "tasks":
+		v.load = func(ctx context.Context) (any, error) { return q.tasks(ctx, of) }
+	}
+	return v, nil
+}
+
+func (q *request) leases(ctx context.Context, of object) (any, error) {
+	began := time.Now()
+	st, err := q.store(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	list := inspect.Locks
+	if of.Path == "permits" {
+		list = inspect.Semaphores
+	}
+	found, err := list(ctx, st, of.name)
+	d := &listData[holdsData]{Kind: of.kind, Name: of.name, More: found.More, Took: short(time.Since(began))}
+	for _, k := range found.Items {
+		d.Items = append(d.Items, q.holdsOf(of, k))
+	}
+	return d, err
+}
+
+// one answers how one key is.
+func (q *request) one(of object) (view, error) {
+	if of.Path == "limits" { // its keys are looked up by forms alone
+		return view{}, errNotFound
+	}
+	if of.Path == "operations" {
+		return view{title: of.name, template: "operation", load: func(ctx context.Context) (any, error) {
+			return q.operation(ctx, of)
+		}}, nil
+	}
+	return view{title: of.name, template: map[string]string{"tasks": "task"}[of.Path] + map[string]string{"locks": "lease", "permits": "lease"}[of.Path],
+		load: func(ctx context.Context) (any, error) {
+			if of.Path == "tasks" {
+				t, err := q.findTask(ctx, of)
+				return q.taskOf(of, t), err
+			}
+			k, err := q.findLease(ctx, of)
+			d := q.holdsOf(of, k)
+			return &d, err
+		}}, nil
+}
+
+// findLease returns the state of the key that has the object's ID. One that is not in use is not
+// found.
+func (q *request) findLease(ctx context.Context, of object) (inspect.Key, error) {
+	st, err := q.store(ctx, of)
+	if err != nil {
+		return inspect.Key{}, err
+	}
+	able, err := store.As[store.LeaseLister](st)
+	if err != nil {
+		return inspect.Key{}, err
+	}
+	prefix, look := store.LockKind, inspect.Lock
+	if of.Path == "permits" {
+		prefix, look = store.SemaphoreKind, inspect.Semaphore
+	}
+	for state, err := range able.ListLeases(ctx, prefix+of.name) {
+		if err != nil {
+			return inspect.Key{}, err
+		}
+		if operate.KeyID(state.Key) == of.id {
+			return look(ctx, st, of.name, state.Key)
+		}
+	}
+	return inspect.Key{}, problem{404, "It is not in use: it has neither holders nor waiters."}
+}
+
+// fenceOf reads a fence.
+func fenceOf(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != text {
+		return 0, problem{400, "The fence is a number."}
+	}
+	return n, nil
+}
