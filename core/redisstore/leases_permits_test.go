@@ -213,7 +213,7 @@ func expiredPermits(t *testing.T) []redis.SlowLog {
 	whole := newPermit("k", "whole", 2*n-1, 2*n)
 	w := whole.waitsIn(t, s)
 	w.granted(t, 15*time.Second)
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > testpace.Scale(4*time.Second) {
 		t.Errorf("waited for %v", took)
 	}
 	slow := direct.SlowLogGet(ctx(), 10).Val()

@@ -22,7 +22,7 @@ func TestALockBetweenStores(t *testing.T) {
 		one, two := newClaim("k", "one"), newClaim("k", "two")
 		first := one.gets(t, a, store.Granted)
 		reply := two.gets(t, b, store.Taken)
-		if reply.Holder != "one" || reply.Waiting != 0 || reply.Remaining <= 25*time.Second || reply.Remaining > 30*time.Second {
+		if reply.Holder != "one" || reply.Waiting != 0 || reply.Remaining <= 5*time.Second || reply.Remaining > 30*time.Second {
 			t.Errorf("taken: %+v", reply)
 		}
 		w := two.waitsIn(t, b)
@@ -41,7 +41,7 @@ func TestALockBetweenStores(t *testing.T) {
 		}
 		held, err = two.renew(b)
 		wantOwned(t, "take up", held, err)
-		if state, err := a.InspectLease(ctx(), two.Name, "k"); err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining < 25*time.Second {
+		if state, err := a.InspectLease(ctx(), two.Name, "k"); err != nil || len(state.Holders) != 1 || state.Holders[0].Remaining < 5*time.Second {
 			t.Errorf("taken up: %+v, %v", state, err)
 		}
 		two.ends(t, b, true)

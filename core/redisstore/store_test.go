@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testpace.InShort("^TestContractOn(Redis|Miniredis)$")
+	testpace.InShort("^TestContract(OnRedis|OnMiniredis|BeforeRedis7)$")
 	leaktest.Main(m, redistest.Redialing)
 }
 

@@ -122,7 +122,7 @@ func ofRow(r *Row) (found []Trouble) {
 	}
 	minute := r.Minute()
 	if minute.Failed > 0 {
-		add(Warning, "look at its log lines", "%s %s failed %d times in the last minute", Noun(r.Kind), r.Name, minute.Failed)
+		add(Warning, "look at its log lines", "%s %s has %s in the last minute", Noun(r.Kind), r.Name, many(int(minute.Failed), "failed call")) //nolint:gosec // of a minute
 	}
 	switch r.Kind {
 	case "rate_limit":
@@ -135,6 +135,14 @@ func ofRow(r *Row) (found []Trouble) {
 		}
 	}
 	return found
+}
+
+// many returns a number with its noun.
+func many(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // Noun returns the name of a kind of mechanism for people.
@@ -185,7 +193,7 @@ func unresolved(ctx context.Context, st any, r *Row) ([]Trouble, error) {
 	}
 	return []Trouble{{
 		Severity: Warning, Kind: r.Kind, Name: r.Name, Remedy: "find out what happened, and resolve them",
-		What: fmt.Sprintf("the outcome of %s%d operations of guard %s is unknown", atLeast, n, r.Name),
+		What: fmt.Sprintf("the outcome of %s%s of guard %s is unknown", atLeast, many(n, "operation"), r.Name),
 	}}, nil
 }
 
@@ -197,7 +205,7 @@ func leftTasks(ctx context.Context, st any, r *Row) (found []Trouble, err error)
 	if counts.Buried > 0 {
 		found = append(found, Trouble{
 			Severity: Warning, Kind: r.Kind, Name: r.Name, Remedy: "mend the cause, then revive or cancel them",
-			What: fmt.Sprintf("%d tasks of queue %s are buried", counts.Buried, r.Name),
+			What: fmt.Sprintf("queue %s has %s", r.Name, many(counts.Buried, "buried task")),
 		})
 	}
 	if counts.Oldest > longLate {

@@ -58,7 +58,7 @@ func (v Visit) Lines(selector string) int {
 }
 
 // controls are what can be operated.
-const controls = `[...document.querySelectorAll("a[href], button, input, select")].filter((e) => e.checkVisibility())`
+const controls = `[...document.querySelectorAll("a[href], button, input, select, textarea")].filter((e) => e.checkVisibility())`
 
 // Tabs presses Tab for each control of a page that was just opened. It checks that they get the
 // focus in the order of the page, that it can be seen, and that nothing covers the control then.

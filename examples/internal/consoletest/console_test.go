@@ -1,0 +1,249 @@
+// Package consoletest tests the pages of the console in a browser.
+package consoletest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/lockkeeper/lockkeeper/core/delay"
+	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/presence"
+	"github.com/lockkeeper/lockkeeper/core/redisstore"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/examples/internal/pagetest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/nethttp/console"
+)
+
+// The size of the fleet.
+const (
+	processes  = 20
+	mechanisms = 200
+	locks      = 10_000
+	unresolved = 1_000
+)
+
+// hostile is a key, and the label of a holder.
+const hostile = "<script>alert(1)</script> \"quoted\" \u202eright to left\u202c \x00\x01 😀 "
+
+const hostileName = `eu/orders?<b>&"'%2e~;`
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fleet starts the processes of a fleet, and returns the store of one of them.
+func fleet(t *testing.T) store.Store {
+	t.Helper()
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	server := redistest.Start(t)
+	var stores []store.Store
+	for i := range processes {
+		st, err := redisstore.New(server.Client())
+		must(t, err)
+		t.Cleanup(func() { _ = st.Close() })
+		stores = append(stores, st)
+		if i > 0 { // the console calls it for the first one
+			_, err = presence.Start(st, presence.Service(fmt.Sprintf("service-%d", i%4)))
+			must(t, err)
+		}
+	}
+	ctx := t.Context()
+	for i := range mechanisms {
+		l, err := tokenbucket.New(stores[i%processes], fmt.Sprintf("limit-%03d", i), tokenbucket.PerMinute(5))
+		must(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		for range i % 12 {
+			_, err := l.Allow(ctx, fmt.Sprintf("%s%d", hostile, i%3))
+			must(t, err)
+		}
+	}
+	long := strings.Repeat("long-name-", 12)
+	for _, name := range []string{"orders", hostileName, long} {
+		fill(t, stores[0], name)
+	}
+	locker, err := lock.New(stores[0], "many", lock.WithTTL(10*time.Minute))
+	must(t, err)
+	together(locks, func(i int) {
+		if _, err := locker.Lock(ctx, fmt.Sprint("key", i)); err != nil {
+			t.Error(err)
+		}
+	})
+	orders, err := guard.New(stores[0], "many")
+	must(t, err)
+	together(unresolved, func(i int) {
+		a, _, err := orders.Begin(ctx, guard.Operation{Key: fmt.Sprint("key", i)})
+		if err == nil {
+			err = a.CompleteUnknown(ctx)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return stores[0]
+}
+
+func together(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	for part := range 32 {
+		wg.Go(func() {
+			for i := part; i < n; i += 32 {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// fill makes a mechanism of each kind, and something in each of them.
+func fill(t *testing.T, st store.Store, name string) {
+	t.Helper()
+	ctx := t.Context()
+	key := hostile + strings.Repeat("k", 200)
+	label := hostile[:60] + strings.Repeat("h", 100)
+	locker, err := lock.New(st, name, lock.WithHolder(label), lock.WithTTL(10*time.Minute))
+	must(t, err)
+	_, err = locker.Lock(ctx, key)
+	must(t, err)
+	for range 3 {
+		waiting, leave := context.WithCancel(ctx)
+		t.Cleanup(leave)
+		go func() { _, _ = locker.Lock(waiting, key) }()
+	}
+	permits, err := semaphore.New(st, name, 3, semaphore.WithHolder(label), semaphore.WithTTL(10*time.Minute))
+	must(t, err)
+	for range 2 {
+		_, err = permits.Acquire(ctx, key)
+		must(t, err)
+	}
+	limiter, err := tokenbucket.New(st, name, tokenbucket.Limits{tokenbucket.PerSecond(5), tokenbucket.PerDay(1000).Named("daily")})
+	must(t, err)
+	for range 8 {
+		_, err := limiter.Allow(ctx, key)
+		must(t, err)
+	}
+	orders, err := guard.New(st, name, guard.WithHolder(label))
+	must(t, err)
+	a, _, err := orders.Begin(ctx, guard.Operation{Key: key})
+	must(t, err)
+	must(t, a.CompleteUnknown(ctx))
+	timers, err := delay.New(st, name, delay.WithHolder(label))
+	must(t, err)
+	_, err = timers.Put(ctx, key+"b", nil, 0)
+	must(t, err)
+	task, err := timers.Take(ctx)
+	must(t, err)
+	must(t, task.Bury(ctx, "no such order: "+hostile))
+	_, err = timers.Put(ctx, key, nil, time.Hour)
+	must(t, err)
+	t.Cleanup(func() { runtime.KeepAlive([]any{locker, permits, limiter, orders, timers}) }) // else they leave the pages
+}
+
+// look is a size of a window, and a scheme of colours.
+type look struct {
+	width  int64
+	scheme string
+}
+
+func (l look) String() string { return fmt.Sprintf("%d-%s", l.width, l.scheme) }
+
+// Every page and every action fits, can be read, and is named for screen readers, at two widths, in the
+// light and in the dark, whatever the texts are that it shows.
+func TestPages(t *testing.T) {
+	ctx := pagetest.Browser(t)
+	c := console.New(fleet(t), console.AllowAnyone(), console.ShowKeys(), console.Service("shop"), console.Link("Grafana", "https://grafana.example/d/lockkeeper"))
+	t.Cleanup(func() { _ = c.Close() })
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	id := presence.KeyHash(hostile + strings.Repeat("k", 200))
+	buried := presence.KeyHash(hostile + strings.Repeat("k", 200) + "b")
+	for _, l := range []look{{1280, "light"}, {390, "dark"}} {
+		opened, complaints := pagetest.Open(ctx, t, server.URL+"/", l.width, l.scheme)
+		v := visit{opened, server.URL + "/"}
+		operation, release := v.link("operations/orders", "/resolve"), v.link("locks/orders", "/release")
+		for name, path := range map[string]string{
+			"now": "", "monitor": "monitor", "monitor-search": "monitor?q=orders", "mechanism": "monitor/rate_limit/orders",
+			"locks": "locks", "locks-many": "locks/many", "locks-orders": "locks/orders", "lock": "locks/orders/" + id,
+			"release": release, "permits": "permits/orders", "limits": "limits", "limit": "limits/orders",
+			"operations-many": "operations/many", "operations": "operations/orders", "resolve": operation, "tasks": "tasks/orders", "task": "tasks/orders/" + buried,
+			"revive": "tasks/orders/" + buried + "/revive", "processes": "processes", "log": "log", "error": "nothing",
+			"hostile": "locks/eu~2forders~3f~3cb~3e~26~22~27~252e~7e~3b",
+		} {
+			v.open(path)
+			v.fits(l.String() + "-" + name)
+		}
+		for _, says := range complaints() {
+			if !strings.HasPrefix(says, "fetched "+server.URL) {
+				t.Errorf("%s: %s", l, says)
+			}
+		}
+	}
+}
+
+// visit is a page of the console.
+type visit struct {
+	pagetest.Visit
+	root string
+}
+
+func (v visit) open(path string) {
+	v.Helper()
+	v.Do("open "+path, chromedp.Navigate(v.root+path), chromedp.WaitVisible(chromedp.CSS("main")))
+}
+
+// link returns the first link of a page that has a text in its address.
+func (v visit) link(path, text string) string {
+	v.Helper()
+	v.open(path)
+	links := v.Texts(fmt.Sprintf(`[...document.querySelectorAll("main a")].map((a) => a.href).filter((to) => to.includes(%q))`, text))
+	if len(links) == 0 {
+		v.Fatalf("%s has no link to %s", path, text)
+	}
+	return strings.TrimPrefix(links[0], v.root)
+}
+
+// fits checks that a page fits its window, and can be read and operated.
+func (v visit) fits(name string) {
+	v.Helper()
+	v.Run(name, func(t *testing.T) {
+		v := visit{pagetest.Visit{T: t, Ctx: v.Ctx}, v.root}
+		if over := v.Number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
+			v.Errorf("the page is %d pixels too wide: %q", over, v.Texts(`[...document.querySelectorAll("body *")]
+				.filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth)
+				.map((e) => e.id || e.className || e.tagName).slice(0, 10)`))
+		}
+		clipped := v.Texts(`[...document.querySelectorAll("main *")]
+			.filter((e) => e.checkVisibility() && !e.closest("svg, .hidden, thead") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 1
+				&& getComputedStyle(e).overflowX !== "visible" && !e.matches("input, select, textarea"))
+			.map((e) => e.tagName + " " + e.className + " " + e.textContent.slice(0, 40))`)
+		if len(clipped) > 0 {
+			v.Errorf("clipped: %q", clipped)
+		}
+		if dangerous := v.Number(`document.querySelectorAll("main script").length`); dangerous > 0 {
+			v.Errorf("a script of a text")
+		}
+		if headings := v.Number(`document.querySelectorAll("h1").length`); headings != 1 {
+			v.Errorf("%d headings of the page", headings)
+		}
+		if !strings.HasSuffix(name, "-many") { // its 500 rows are alike
+			v.Readable()
+			v.Named()
+		}
+		v.Picture(name)
+	})
+}
