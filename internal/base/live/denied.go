@@ -71,15 +71,16 @@ func (d *deniedKeys) step(slot int) {
 	d.counted.Store(0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch window := slot / Slots; {
-	case window == d.number:
+	window := slot / Slots
+	switch window {
+	case d.number:
 		return
-	case window == d.number+1:
+	case d.number + 1:
 		d.earlier = d.now
 	default:
 		d.earlier = topKeys{}
 	}
-	d.number, d.now = slot/Slots, topKeys{}
+	d.number, d.now = window, topKeys{}
 }
 
 // most returns the keys of both windows.
