@@ -84,10 +84,11 @@ var (
 // KeyID returns the text that stands for a key in pages, addresses and the log.
 func KeyID(key string) string { return presence.KeyHash(key) }
 
-// OneLine returns a text with every control character, and every line break, replaced by a space.
+// OneLine returns a text with every control character, line break, and control of the direction of
+// writing, which can make a text look like another one, replaced by a space.
 func OneLine(text string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
 			return ' '
 		}
 		return r

@@ -20,27 +20,19 @@ import (
 
 // deed is a kind of action, as the last segment of a path has it.
 type deed struct {
-	kind   operate.Kind
-	verb   string // of its button
-	effect string // what will happen
+	kind operate.Kind
+	verb string // of its button
 }
-
-const (
-	effectOfRelease = "The holder is told and must stop. A write that it has in flight is stopped by a fence only, " +
-		"so end its process first if you can."
-	effectOfResolution = "A repeat of the request then gets the answer that you choose, or runs again. Say that it never " +
-		"happened only if nothing of it can arrive any more."
-)
 
 // deeds are the actions, by the path of a kind of mechanism and the last segment.
 var deeds = map[string]deed{
-	"locks/release":      {operate.ReleaseLock, "Release", effectOfRelease},
-	"permits/release":    {operate.ReleasePermits, "Take back", effectOfRelease},
-	"limits/reset":       {operate.ResetLimit, "Reset", "The key has all of its tokens again, and its hold ends. Processes notice within a second."},
-	"limits/hold":        {operate.HoldLimit, "Hold", "All requests of the key are denied for that time. A longer hold stays."},
-	"operations/resolve": {operate.ResolveOperation, "Resolve", effectOfResolution},
-	"tasks/cancel":       {operate.CancelTask, "Cancel", "The task is removed. If it runs, it ends by itself."},
-	"tasks/revive":       {operate.ReviveTask, "Revive", "The task is due at once, with all its attempts before it. An earlier attempt may have had effects."},
+	"locks/release":      {operate.ReleaseLock, "Release"},
+	"permits/release":    {operate.ReleasePermits, "Take back"},
+	"limits/reset":       {operate.ResetLimit, "Reset"},
+	"limits/hold":        {operate.HoldLimit, "Hold"},
+	"operations/resolve": {operate.ResolveOperation, "Resolve"},
+	"tasks/cancel":       {operate.CancelTask, "Cancel"},
+	"tasks/revive":       {operate.ReviveTask, "Revive"},
 }
 
 // actionData is the content of the page that asks for a reason.
@@ -80,7 +72,7 @@ func (q *request) confirmation(of object, last string) (view, error) {
 
 // asks returns the page of an action, with the object as it is now.
 func (q *request) asks(ctx context.Context, of object, do deed, fence string) (*actionData, error) {
-	d := &actionData{Kind: of.kind, Name: of.name, Verb: do.verb, Effect: do.effect, Deed: string(do.kind)}
+	d := &actionData{Kind: of.kind, Name: of.name, Verb: do.verb, Effect: do.kind.Effect(), Deed: string(do.kind)}
 	switch of.Path {
 	case "locks", "permits":
 		number, err := fenceOf(fence)
@@ -209,7 +201,7 @@ func textOf(err error) string {
 func (q *request) asksLimit(of object, do deed) *actionData {
 	key := q.form.Get("key")
 	d := &actionData{
-		Kind: of.kind, Name: of.name, Verb: do.verb, Effect: do.effect, Key: q.key(key), Deed: string(do.kind),
+		Kind: of.kind, Name: of.name, Verb: do.verb, Effect: do.kind.Effect(), Key: q.key(key), Deed: string(do.kind),
 		Hidden: []fact{{"key", key}},
 	}
 	if do.kind == operate.HoldLimit {

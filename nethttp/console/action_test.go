@@ -313,7 +313,7 @@ func until(t testing.TB, what string, holds func() bool) {
 
 func redisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 	t.Helper()
-	st, err := redisstore.New(server.Client())
+	st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second)) // on a busy machine, too
 	must(t, err)
 	t.Cleanup(func() { _ = st.Close() })
 	return st

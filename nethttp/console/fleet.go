@@ -112,14 +112,7 @@ func (f *fleet) wrong() int {
 	if f.watching.at.After(last.at.Add(-time.Minute)) {
 		last = f.watching
 	}
-	found := operate.Sort(append(operate.Troubles(last.processes), f.left...))
-	n := 0
-	for _, t := range found {
-		if t.Severity > operate.Notice {
-			n++
-		}
-	}
-	return n
+	return operate.Wrong(operate.Sort(append(operate.Troubles(last.processes), f.left...)))
 }
 
 // waiting returns the work that waits for a person, as it was up to a minute ago. It waits for a

@@ -142,23 +142,15 @@ func (q *request) findLease(ctx context.Context, of object) (inspect.Key, error)
 	if err != nil {
 		return inspect.Key{}, err
 	}
-	able, err := store.As[store.LeaseLister](st)
-	if err != nil {
-		return inspect.Key{}, err
-	}
-	prefix, look := store.LockKind, inspect.Lock
+	find := operate.FindLock
 	if of.Path == "permits" {
-		prefix, look = store.SemaphoreKind, inspect.Semaphore
+		find = operate.FindSemaphore
 	}
-	for state, err := range able.ListLeases(ctx, prefix+of.name) {
-		if err != nil {
-			return inspect.Key{}, err
-		}
-		if operate.KeyID(state.Key) == of.id {
-			return look(ctx, st, of.name, state.Key)
-		}
+	k, found, err := find(ctx, st, of.name, of.id)
+	if err == nil && !found {
+		err = problem{404, "It is not in use: it has neither holders nor waiters."}
 	}
-	return inspect.Key{}, problem{404, "It is not in use: it has neither holders nor waiters."}
+	return k, err
 }
 
 // fenceOf reads a fence.

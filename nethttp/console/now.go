@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/presence"
@@ -51,23 +50,10 @@ func (q *request) now() view {
 }
 
 func sentenceOf(found []operate.Trouble, down bool) string {
-	n := 0
-	for _, t := range found {
-		if t.Severity > operate.Notice {
-			n++
-		}
-	}
-	switch {
-	case n == 0 && down:
+	if down && operate.Wrong(found) == 0 {
 		return "The store does not reply."
-	case n == 0 && len(found) > 0:
-		return "Nothing is wrong. Some things are worth a look."
-	case n == 0:
-		return "Nothing is wrong."
-	case n == 1:
-		return "One thing is wrong."
 	}
-	return fmt.Sprintf("%d things are wrong.", n)
+	return operate.Sentence(found)
 }
 
 // oldest returns the age of the oldest description of a process.

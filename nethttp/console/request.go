@@ -170,24 +170,4 @@ func sentence(err error) string {
 }
 
 // short rounds a time for people.
-func short(d time.Duration) string {
-	switch sign := ""; {
-	case d < 0:
-		sign = "-"
-		return sign + short(-d)
-	case d < time.Millisecond:
-		return fmt.Sprintf("%d µs", d.Microseconds())
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	default:
-		return fmt.Sprintf("%d d", int(d.Hours())/24)
-	}
-}
+func short(d time.Duration) string { return operate.Short(d) }

@@ -98,23 +98,9 @@ func (q *request) findTask(ctx context.Context, of object) (inspect.DelayedTask,
 	if err != nil {
 		return inspect.DelayedTask{}, err
 	}
-	able, err := store.As[store.TaskKeeper](st)
-	if err != nil {
-		return inspect.DelayedTask{}, err
+	t, found, err := operate.FindTask(ctx, st, of.name, of.id)
+	if err == nil && !found {
+		err = problem{404, "There is no such task: it is done, was cancelled, or was never put."}
 	}
-	for _, buried := range []bool{true, false} {
-		for t, err := range able.ListTasks(ctx, of.name, buried) {
-			if err != nil {
-				return inspect.DelayedTask{}, err
-			}
-			if operate.KeyID(t.Key) != of.id {
-				continue
-			}
-			task, found, err := inspect.Task(ctx, st, of.name, t.Key)
-			if err != nil || found {
-				return task, err
-			}
-		}
-	}
-	return inspect.DelayedTask{}, problem{404, "There is no such task: it is done, was cancelled, or was never put."}
+	return t, err
 }

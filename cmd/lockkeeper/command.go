@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/internal/operate"
+)
+
+// command is a command, of one word or two.
+type command struct {
+	name        string
+	takes       string // its arguments
+	least, most int    // their number
+	about       string
+	more        string // for its own help
+	local       bool   // it needs no store
+	flags       []func(*flag.FlagSet, *options)
+	do          func(context.Context, *call) error
+
+	// Of an action.
+	kind operate.Kind
+	seen string // the flag with what the operator has seen, "" if there is none
+}
+
+func (cmd *command) words() []string { return strings.Fields(cmd.name) }
+
+func (cmd *command) usage() string {
+	return strings.TrimRight("lockkeeper "+cmd.name+" [flags] "+cmd.takes, " ")
+}
+
+type flagSetter = func(*flag.FlagSet, *options)
+
+// commands returns all commands, in the order of the help.
+func commands() []command {
+	const (
+		keyHelp = "KEY is the key itself, or id: and the ID that ls prints. With - it is read from standard input, so that it " +
+			"stands in no list of processes; one that begins with id: or - must be given so."
+		namesHelp = "Without NAME it lists the names that living processes have."
+	)
+	look := []flagSetter{storeFlags}
+	keys := []flagSetter{storeFlags, keyFlags}
+	act := func(more ...flagSetter) []flagSetter {
+		return append([]flagSetter{storeFlags, keyFlags, actionFlags}, more...)
+	}
+	return []command{
+		{name: "now", about: "say what is wrong", flags: look, do: now,
+			more: "It takes up to 6 s, until processes have written what they did in the last minute. It exits with 1 if anything is wrong."},
+		{name: "top", takes: "[TEXT]", most: 1, about: "show what passes and what is denied, as it happens", flags: look, do: top,
+			more: "TEXT is a part of names or kinds. On a terminal it refreshes every 2 s, and ends with q; otherwise it prints one table."},
+		{name: "locks ls", takes: "[NAME]", most: 1, about: "list the locks that are in use", flags: keys, do: locks.list, more: namesHelp},
+		{name: "locks show", takes: "NAME KEY", least: 2, most: 2, about: "show who holds a lock and who waits", flags: keys, do: locks.show,
+			more: keyHelp + " It exits with 1 if the lock is not in use."},
+		{name: "locks release", takes: "NAME KEY", least: 2, most: 2, about: "end a hold of a lock", flags: act(fenceFlag),
+			do: locks.release, kind: operate.ReleaseLock, seen: "fence", more: operate.ReleaseLock.Effect() + " " + keyHelp},
+		{name: "permits ls", takes: "[NAME]", most: 1, about: "list the permits that are held", flags: keys, do: permits.list, more: namesHelp},
+		{name: "permits show", takes: "NAME KEY", least: 2, most: 2, about: "show who holds permits and who waits", flags: keys, do: permits.show,
+			more: keyHelp + " It exits with 1 if none is in use."},
+		{name: "permits release", takes: "NAME KEY", least: 2, most: 2, about: "take a permit back", flags: act(fenceFlag),
+			do: permits.release, kind: operate.ReleasePermits, seen: "fence", more: operate.ReleasePermits.Effect() + " " + keyHelp},
+		{name: "limits show", takes: "[NAME [KEY]]", most: 2, about: "show a limiter, or what a key has left", flags: keys, do: showLimit,
+			more: "It charges nothing. The limits are those of a living process; if they depend on the key, its own processes alone know " +
+				"them. With - the key is read from standard input. " + namesHelp},
+		{name: "limits reset", takes: "NAME KEY", least: 2, most: 2, about: "give a key all of its tokens, and end its hold", flags: act(),
+			do: resetLimit, kind: operate.ResetLimit, more: operate.ResetLimit.Effect() + " With - the key is read from standard input."},
+		{name: "limits hold", takes: "NAME KEY", least: 2, most: 2, about: "deny a key everything for a time", flags: act(holdFlag),
+			do: holdLimit, kind: operate.HoldLimit, more: operate.HoldLimit.Effect() + " With - the key is read from standard input."},
+		{name: "limits denied", takes: "NAME", least: 1, most: 1, about: "list the keys that are denied most", flags: look, do: deniedKeys,
+			more: "It has the IDs of keys, or the keys of processes that show them (presence.ShowKeys). The numbers are estimates."},
+		{name: "operations ls", takes: "[GUARD]", most: 1, about: "list the operations whose outcome is unknown", flags: look, do: listOperations, more: namesHelp},
+		{name: "operations show", takes: "GUARD ID", least: 2, most: 2, about: "show the record of an operation", flags: append(look, scopeFlags), do: showOperation,
+			more: "With -key it is looked up by scope and key, as the guard was given them, and by the guard's secret if it has one; with - the " +
+				"key is read from standard input. It exits with 1 if there is no record."},
+		{name: "operations resolve", takes: "GUARD ID", least: 2, most: 2, about: "settle an operation whose outcome is unknown", flags: act(versionFlag, outcomeFlags),
+			do: resolveOperation, kind: operate.ResolveOperation, seen: "version",
+			more: operate.ResolveOperation.Effect() + " Only a process that has the guard can record an answer: use its console, or guard.Happened."},
+		{name: "tasks ls", takes: "[QUEUE]", most: 1, about: "list delayed tasks, buried ones first", flags: keys, do: listTasks, more: namesHelp},
+		{name: "tasks cancel", takes: "QUEUE KEY", least: 2, most: 2, about: "remove a task", flags: act(taskFlag),
+			do: actOnTask, kind: operate.CancelTask, seen: "task", more: operate.CancelTask.Effect() + " " + keyHelp},
+		{name: "tasks revive", takes: "QUEUE KEY", least: 2, most: 2, about: "run a buried task again", flags: act(taskFlag),
+			do: actOnTask, kind: operate.ReviveTask, seen: "task", more: operate.ReviveTask.Effect() + " " + keyHelp},
+		{name: "processes", about: "list the processes that show themselves (presence.Start)", flags: look, do: processes},
+		{name: "log", about: "list the last actions of operators, of pages and of commands", flags: look, do: showLog},
+		{name: "doctor", about: "find settings of the server that weaken promises", flags: []flagSetter{storeFlags, acksFlag}, do: doctor,
+			more: "It exits with 1 if it finds any, and with 2 if the server cannot be reached. Run it where the services run: it measures the distance, and compares clocks."},
+		{name: "version", about: "print the version", local: true, do: func(_ context.Context, c *call) error {
+			c.out.line("lockkeeper %s", core.Version)
+			return nil
+		}},
+	}
+}

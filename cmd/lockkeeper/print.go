@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/lockkeeper/lockkeeper/internal/operate"
+)
+
+// printer prints text that cannot control a terminal.
+type printer struct{ w io.Writer }
+
+// line prints a line. An error of standard output is left alone: there is nobody to report it to.
+func (p printer) line(format string, args ...any) {
+	_, _ = fmt.Fprintln(p.w, printable(fmt.Sprintf(format, args...)))
+}
+
+// printable returns a text on one line, without what terminals obey: control characters, those that
+// change the direction of text, and other invisible ones.
+func printable(text string) string {
+	indent := text[:len(text)-len(strings.TrimLeft(text, " "))]
+	return indent + strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, operate.OneLine(text))
+}
+
+// quoted returns a text that others have chosen, such as a label: as it is, or in quotes with escapes
+// if there is anything in it that cannot be seen, or that may be taken for something else.
+func quoted(text string) string {
+	if text != strings.TrimSpace(text) || text != printable(text) || strings.Contains(text, "  ") || strings.ContainsAny(text, "\"\\") {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// json prints a value. Fences in it are strings, since a number of JSON may lose digits.
+func (p printer) json(value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, _ = p.w.Write(append(escaped(text), '\n'))
+	return nil
+}
+
+// escaped returns JSON in which characters that are not printable stand as escapes. They are parts of
+// strings, as those beyond ASCII are.
+func escaped(text []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xFFFF:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.Bytes()
+}
+
+// view is what a command shows.
+type view interface {
+	text(p printer)
+}
+
+// print prints a view as text, or as JSON.
+func (c *call) print(v view) error {
+	if c.json {
+		return c.out.json(v)
+	}
+	v.text(c.out)
+	return nil
+}
