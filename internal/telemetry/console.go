@@ -45,6 +45,12 @@ func (c *Console) Refused(ctx context.Context, kind, policy, operator, cause str
 		slog.String("policy", policy), slog.String("operator", operator), slog.String("cause", cause))
 }
 
+// NotTold records that the application's function failed after an action.
+func (c *Console) NotTold(ctx context.Context, kind, policy string, err error) {
+	c.logger.LogAttrs(ctx, slog.LevelError, "lockkeeper: OnAction failed after an action", slog.String("action", kind),
+		slog.String("policy", policy), slog.Any("error", err))
+}
+
 func (c *Console) add(ctx context.Context, kind, outcome string) {
 	c.actions.Add(ctx, 1, metric.WithAttributes(actionKey.String(kind), actionOutcomeKey.String(outcome)))
 }

@@ -170,7 +170,7 @@ func (q *request) act(w http.ResponseWriter, of object, last string) error {
 	q.console.actions.Acted(q.Context(), told.Kind, told.Name, told.Operator, told.Why, told.Outcome)
 	if q.console.onAction != nil {
 		if after := q.console.onAction(context.WithoutCancel(q.Context()), told); after != nil {
-			q.console.logger.WarnContext(q.Context(), "lockkeeper: OnAction failed after an action", "kind", told.Kind, "policy", told.Name, "error", after)
+			q.console.actions.NotTold(q.Context(), told.Kind, told.Name, after)
 		}
 	}
 	if err != nil && outcome != operate.Done && outcome != operate.Changed {

@@ -21,6 +21,7 @@ func TestTelemetry(t *testing.T) {
 	driveOverload(w)
 	driveNamesakes(w)
 	drivePresence(w)
+	driveConsole(w)
 	driveLocks(w, store, broken)
 	driveElection(w, store, broken)
 	driveSemaphore(w, store, broken)
