@@ -78,8 +78,8 @@ func (v Visit) Tabs() {
 }
 
 // Readable checks the contrast of all text with what is behind it, and that of the borders of
-// controls, which WCAG 2.2 wants to be 4.5 and 3 (1.4.3 and 1.4.11). Controls that are disabled do
-// not count.
+// controls, or of their ground if they have no border, which WCAG 2.2 wants to be 4.5 and 3 (1.4.3 and
+// 1.4.11). Controls that are disabled do not count, nor do radio buttons, which the browser draws.
 func (v Visit) Readable() {
 	v.Helper()
 	low := v.Texts(`(() => {
@@ -100,6 +100,7 @@ func (v Visit) Readable() {
 			}
 			return [255, 255, 255];
 		};
+		const edge = (style) => parseFloat(style.borderTopWidth) > 0 ? style.borderTopColor : style.backgroundColor;
 		const contrast = (a, b) => (Math.max(luminance(a), luminance(b)) + 0.05) / (Math.min(luminance(a), luminance(b)) + 0.05);
 		const hasText = (e) => [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim());
 		const shown = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility() && !e.closest(":disabled"));
@@ -109,8 +110,8 @@ func (v Visit) Readable() {
 		};
 		return [
 			...shown.filter(hasText).flatMap((e) => low("the text", e, getComputedStyle(e).color, behind(e), 4.5)),
-			...shown.filter((e) => e.matches("button:not(.primary), input, select"))
-				.flatMap((e) => low("the border", e, getComputedStyle(e).borderTopColor, behind(e.parentElement), 3)),
+			...shown.filter((e) => e.matches("button:not(.primary), input:not([type=radio]), select"))
+				.flatMap((e) => low("the border", e, edge(getComputedStyle(e)), behind(e.parentElement), 3)),
 		];
 	})()`)
 	if len(low) > 0 {
