@@ -136,8 +136,8 @@ func chargeFailed(c *gin.Context, attempt *guard.Attempt, err error) {
 
 // place stores the order of a charge, and returns the answer to its customer, which has the status
 // 201. The order comes from the operation and its charge, so that a second attempt places no second
-// one. The attempt is nil if the order is placed after it, by an operator or by reconcile, or if
-// its answer is not kept.
+// one. The attempt is nil if the order is placed after it, by reconcile, or if its answer is
+// not kept.
 func (s *shop) place(ctx context.Context, operation string, c charge, attempt *guard.Attempt) (header http.Header, body []byte, err error) {
 	o := order{ID: "ord_" + operation, ChargeID: c.ID, SKU: c.SKU, Quantity: c.Quantity, AmountCents: c.AmountCents}
 	if body, err = json.Marshal(o); err != nil {

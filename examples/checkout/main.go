@@ -6,8 +6,8 @@
 //	go run ./examples/checkout
 //
 // A payment whose instance dies in the middle is run again by the next request with its key. With
-// -reconcile that request asks the payment provider what became of it; with -admin, it is refused until
-// an operator has resolved the payment, on the page.
+// -reconcile that request asks the payment provider what became of it; with -console, it is refused
+// until an operator has resolved the payment, on the page Operations of the console at /console/.
 //
 // With -redis, or -postgres, any number of instances behave as one:
 //
@@ -47,6 +47,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/examples/internal/demo"
+	"github.com/lockkeeper/lockkeeper/nethttp/console"
 )
 
 // shutdownTimeout is how long the program waits for requests in flight at shutdown. A payment takes
@@ -75,8 +76,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&c.wait, "wait", 0, "how `long` a payment waits for the answer to another one with its key before it is refused")
 	flags.DurationVar(&c.timeout, "timeout", 0, "how `long` a call of the store may take: 250ms with Redis and 1s with PostgreSQL if not set")
 	flags.DurationVar(&c.unpaid, "unpaid", 15*time.Minute, "how `long` an order that was placed without a payment waits for it, before it is cancelled: 1s to 24h")
-	admin := flags.Bool("admin", false,
-		"refuse payments of unknown outcome until an operator has resolved them, on the page; prints the operator's token")
+	operated := flags.Bool("console", false,
+		"serve the console for operators at /console/, and refuse payments of unknown outcome until they are resolved there;\n"+
+			"prints the operator's token")
 	flags.BoolVar(&c.reconcile, "reconcile", false, "ask the payment provider what became of them")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -90,7 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "checkout: -redis and -postgres exclude each other: the state is kept in one of them")
 		return 2
 	}
-	if *admin {
+	if *operated {
 		c.token = rand.Text()
 	}
 	if err := serve(*addr, *redisURL, *dsn, to, c, stdout, stderr); err != nil {
@@ -121,6 +123,10 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
 
+	if c.token != "" {
+		c.console = console.New(state.store, console.Service(serviceName), console.Authorize(operators{c.token}.authorize))
+		defer func() { err = errors.Join(err, c.console.Close()) }()
+	}
 	handler, timers, err := newHandler(state, telemetry.metrics, c)
 	if err != nil {
 		return err
@@ -134,8 +140,9 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	go func() { failed <- server.Serve(listener) }()
 	go timers()
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
-	if c.token != "" {
-		_, _ = fmt.Fprintln(stdout, "operator's token:", c.token)
+	if c.console != nil {
+		_, _ = fmt.Fprintf(stdout, "operator's console: http://%s/console/ (any user name; the password is the token)\n"+
+			"operator's token: %s\n", listener.Addr(), c.token)
 	}
 
 	select {

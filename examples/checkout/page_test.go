@@ -96,8 +96,8 @@ func testPage(t *testing.T, l look, args ...string) {
 	requests += v.later()
 	charges++
 
-	if v.Number(`Number(document.querySelector("#office").checkVisibility())`) != 0 {
-		t.Error("the page shows what is for operators")
+	if v.Number(`Number(document.querySelector("#console").checkVisibility())`) != 0 {
+		t.Error("the page links to a console that there is not")
 	}
 
 	var floods, passed, denied int

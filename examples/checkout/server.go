@@ -19,13 +19,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/ginmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/ginmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
+	"github.com/lockkeeper/lockkeeper/nethttp/console"
 )
 
 type config struct {
 	rate, burst          int64
 	lease, wait, timeout time.Duration
 	unpaid               time.Duration
-	token                string // of an operator, empty for none
+	token                string           // of operators, empty for none
+	console              *console.Console // theirs, nil for none
 	reconcile            bool
 }
 
@@ -47,7 +49,7 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	case c.reconcile:
 		// The next request asks the provider, and goes on with what it says.
 		options = append(options, guard.WithReconcile(shop.reconcile))
-	case c.token == "":
+	case c.console == nil:
 		// The next request runs the payment again. That is safe here: the provider is given the
 		// same key each time (the operation's), and charges once for each key.
 		options = append(options, guard.WithRerun())
@@ -75,7 +77,7 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	if err != nil {
 		return nil, nil, err
 	}
-	counters := &counters{provider: shop.provider, admin: c.token != ""}
+	counters := &counters{provider: shop.provider, console: c.console != nil}
 	reports := newReports(shop.provider)
 	user := ginmw.ByContext("user")
 
@@ -96,7 +98,8 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	// The order matters. The limit comes first, so that a flood is cheap to refuse. An answer may
 	// be replayed only to an authenticated user. Idempotency comes last: a replay does not reach
 	// the handler.
-	limit := ratelimit.New(limiter, ginmw.ByClientIP(clientip.Direct()))
+	address := ginmw.ByClientIP(clientip.Direct())
+	limit := ratelimit.New(limiter, address)
 	api := r.Group("/api", counters.count, limit, authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait)), shop.checkout)
 	api.GET("/orders/:id", shop.order)
@@ -106,7 +109,7 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	api.POST("/orders", again, shop.unpaid.place)
 	api.POST("/orders/:id/pay", again, shop.unpaid.pay)
 	r.GET("/api/orders", authenticate, shop.unpaid.list) // without a limit, as other states that the page shows
-	if err := addTrials(api, shop, orders, st, c); err != nil {
+	if err := addTrials(api, shop, orders, st, c.lease); err != nil {
 		return nil, nil, err
 	}
 
@@ -123,11 +126,11 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	// An article is not counted while another request changes it. A count does not wait for that.
 	articles.POST("/count", counters.count, exclusive.New(stock, ginmw.ByParam("sku")), shop.takeStock)
 
-	if c.token != "" {
-		admin := &admin{token: c.token, orders: orders, shop: shop}
-		office := r.Group("/admin/payments", limit, admin.sameOrigin, admin.authenticate)
-		office.GET("", admin.list)
-		office.POST("/:id", admin.resolve)
+	// The limit slows down guesses of the token. It fails open, since the console also works, and is
+	// needed most, while the store is down.
+	if c.console != nil {
+		r.Any("/console/*path", ratelimit.New(limiter, address, policy.FailOpen()), operators{c.token}.authenticate,
+			gin.WrapH(http.StripPrefix("/console", c.console)))
 	}
 
 	// Each customer has a few reports made at a time, on all instances together, and a few more

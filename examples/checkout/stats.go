@@ -10,7 +10,7 @@ import (
 // counters count what customers requested of this instance, and what became of it.
 type counters struct {
 	provider *provider
-	admin    bool // the page has something for an operator
+	console  bool // there is one
 	requests atomic.Int64
 	replayed atomic.Int64 // answers given again
 	denied   atomic.Int64 // over the rate limit
@@ -38,6 +38,6 @@ func (s *counters) show(c *gin.Context) {
 		"replayed": s.replayed.Load(),
 		"denied":   s.denied.Load(),
 		"requests": s.requests.Load(),
-		"admin":    s.admin,
+		"console":  s.console,
 	})
 }

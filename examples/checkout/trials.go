@@ -18,20 +18,17 @@ const twinWait = 10 * time.Second
 
 // addTrials adds payments with outcomes that customers seldom see, for the buttons of the page. A
 // real shop has none of these routes.
-func addTrials(api *gin.RouterGroup, shop *shop, orders *guard.Guard, st store.Store, c config) error {
+func addTrials(api *gin.RouterGroup, shop *shop, orders *guard.Guard, st store.Store, lease time.Duration) error {
 	customer := ginmw.ScopeBy(ginmw.ByContext("user"))
 
 	// A repeat waits for the first request, and gets its answer.
 	api.POST("/checkout/wait", idempotency.New(orders, customer, policy.Required(), policy.Wait(twinWait)), shop.checkout)
 
 	// The provider neither recognises repeats nor can be asked: a payment of unknown outcome is not
-	// run again. With -admin the guard of all payments does that, and the operator sees these, too.
-	once := orders
-	if c.token == "" {
-		var err error
-		if once, err = guard.New(st, "checkout-once", guard.WithTTL(c.lease)); err != nil {
-			return err
-		}
+	// run again, until an operator has resolved it.
+	once, err := guard.New(st, "checkout-once", guard.WithTTL(lease))
+	if err != nil {
+		return err
 	}
 	api.POST("/checkout/once", idempotency.New(once, customer, policy.Required()), shop.checkout)
 

@@ -138,13 +138,13 @@ func TestPlacesOfACustomer(t *testing.T) {
 	wg.Wait()
 }
 
-// With -admin, the operator sees the payments at the old provider, too.
+// The operator sees the payments at the old provider, too.
 func TestOperatorSeesTheOldProvider(t *testing.T) {
 	t.Parallel()
-	i := start(t, append([]string{"-admin"}, unlimited...)...)
+	o := operate(start(t, append([]string{"-console"}, unlimited...)...))
 	old := crash("k")
 	old.path = "/api/checkout/once"
-	i.do(old).wantProblem(t, http.StatusBadGateway, "")
-	i.do(resolution(i.only(i.token()), i.token(), "charged")).want(t, http.StatusNoContent, false)
-	i.do(old).want(t, http.StatusCreated, true)
+	o.do(old).wantProblem(t, http.StatusBadGateway, "")
+	o.resolves(o.only("checkout-once"), "happened", "done")
+	o.do(old).want(t, http.StatusCreated, true)
 }

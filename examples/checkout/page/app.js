@@ -143,7 +143,7 @@ async function run(requests, describe, { prepare, shelf = false } = {}) {
 async function refresh() {
   try {
     const stats = await (await fetch("/api/stats")).json();
-    byId("office").hidden = !stats.admin;
+    byId("console").hidden = !stats.console;
     for (const name of ["requests", "charges", "replayed", "denied"]) {
       byId(name).textContent = stats[name];
     }
@@ -447,61 +447,6 @@ function sendCars(path, n, refusal) {
 on("car-1", () => sendCars("/api/report", 1, "too-many-at-once"));
 on("car-12", () => sendCars("/api/report", 12, "too-many-at-once"));
 on("strangers", () => sendCars("/api/report/public", 12, "temporary-reduced-capacity"));
-
-// office calls the operator's part of the shop. It returns what is to be said if that has failed.
-async function office(path, options) {
-  try {
-    const response = await fetch(`/admin/payments${path}`, {
-      ...options, headers: { "Content-Type": "application/json", Authorization: `Bearer ${byId("token").value}` },
-    });
-    const answer = response.status === 204 ? undefined : await response.json();
-    return response.ok ? { answer } : { failed: answer.detail };
-  } catch {
-    return { failed: "The shop cannot be reached." };
-  }
-}
-
-// unknownPayment shows a payment of unknown outcome, with the ways to resolve it.
-function unknownPayment(payment) {
-  const way = (outcome, text) => {
-    const button = element("button", "", element("strong", text));
-    button.type = "button";
-    button.dataset.outcome = outcome;
-    button.addEventListener("click", () => resolve(payment, outcome));
-    return button;
-  };
-  const ways = element("div", "",
-    way("charged", "It was charged: place the order"),
-    way("answer lost", "It was charged: no more than that"),
-    way("never charged", "It was never charged: let it run"));
-  ways.className = "ways";
-  const age = payment.age_seconds < 1 ? "just now" : `${plural(payment.age_seconds, "second")} ago`;
-  const evidence = element("p", payment.charge ? `The provider has the charge ${payment.charge}.` : "The provider has no charge for it.");
-  evidence.className = "hint";
-  const item = element("li", "", element("p", `Unknown: attempt ${payment.attempt} at ${payment.holder}, ${age}`), evidence, ways);
-  item.className = "outcome-unknown";
-  return item;
-}
-
-// showUnknown lists the payments of unknown outcome.
-async function showUnknown(says = "") {
-  const { answer, failed } = await office("", {});
-  byId("unresolved").replaceChildren(...(answer ?? []).map(unknownPayment));
-  const found = answer?.length === 0 ? "There is none." : `There ${answer?.length === 1 ? "is" : "are"} ${answer?.length}.`;
-  byId("office-says").textContent = [says, failed ?? found].filter(Boolean).join(" ");
-}
-
-// resolve says what became of a payment, as it was when it was shown.
-async function resolve({ id, version }, outcome) {
-  const { failed } = await office(`/${id}`, { method: "POST", body: JSON.stringify({ version, outcome, why: byId("why").value }) });
-  byId("show").focus(); // the button that was pressed goes
-  await showUnknown(failed ?? "It is resolved.");
-}
-
-byId("look").addEventListener("submit", (event) => {
-  event.preventDefault();
-  showUnknown();
-});
 
 refresh();
 lookAtOrders();
