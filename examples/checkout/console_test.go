@@ -222,7 +222,7 @@ func TestKilledPaymentIsResolved(t *testing.T) {
 // Each instance shows all of them, as processes of the shop.
 func TestConsoleShowsAllInstances(t *testing.T) {
 	t.Parallel()
-	args := append(shared["redis"](t), "-console")
+	args := append(append(shared["redis"](t), "-console"), unlimited...)
 	for _, i := range []*instance{start(t, args...), start(t, args...)} {
 		o := operate(i)
 		eventually(t, 10*time.Second, "two processes are shown", func() bool {

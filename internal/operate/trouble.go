@@ -121,7 +121,7 @@ func ofRow(r *Row) (found []Trouble) {
 		add(Notice, "finish the deployment", "%s %s has %d different settings in its processes", Noun(r.Kind), r.Name, n)
 	}
 	minute := r.Minute()
-	if minute.Failed > 0 {
+	if minute.Failed > 0 && r.Kind != "idempotency" && r.Kind != "delay" { // whose failures leave work: see Left
 		add(Warning, "look at its log lines", "%s %s has %s in the last minute", Noun(r.Kind), r.Name, many(int(minute.Failed), "failed call")) //nolint:gosec // of a minute
 	}
 	switch r.Kind {

@@ -154,7 +154,7 @@ func TestActionsOnAnotherProcess(t *testing.T) {
 	s.fill(t, "k")
 	p, err := presence.Start(theirs, presence.Service("worker"))
 	must(t, err)
-	defer p.Stop(context.Background())
+	defer func() { _ = p.Stop(context.Background()) }()
 	v := serve(t, ours, console.AllowAnyone())
 	until(t, "the process is seen", func() bool { return strings.Contains(v.page("processes"), "worker") })
 	for path, form := range s.deeds(v, "k") {
@@ -182,7 +182,7 @@ func TestActionsOnAnotherProcess(t *testing.T) {
 		return tokenbucket.PerSecond(1), nil
 	}))
 	must(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	until(t, "the page of a limiter says so", func() bool {
 		return strings.Contains(v.page("limits/tiers"), "known to its own processes only")
 	})

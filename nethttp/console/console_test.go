@@ -154,7 +154,7 @@ func (v *visitor) send(method, path string, form url.Values, header ...string) a
 	}
 	resp, err := v.http.Do(req)
 	must(v.t, err)
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	must(v.t, err)
 	return answer{resp.StatusCode, string(text), resp.Header, resp.Request.URL}

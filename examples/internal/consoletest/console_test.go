@@ -3,8 +3,11 @@ package consoletest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"net/http/httptest"
 	"runtime"
 	"strings"
@@ -17,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
@@ -193,6 +197,64 @@ func TestPages(t *testing.T) {
 			}
 		}
 	}
+}
+
+var update = flag.Bool("update", false, "take the pictures of the page Monitor in docs/images anew, which takes two minutes")
+
+// The pictures are of a load that varies. They are taken with -update only.
+func TestPictures(t *testing.T) {
+	if !*update {
+		t.Skip("takes pictures, and tests nothing")
+	}
+	ctx := pagetest.Browser(t)
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	st := memstore.New()
+	defer st.Close()
+	c := console.New(st, console.AllowAnyone(), console.Service("checkout"), console.Link("Grafana", "https://grafana.example"))
+	defer c.Close()
+	api, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(40).Burst(60))
+	must(t, err)
+	stock, err := lock.New(st, "stock")
+	must(t, err)
+	reports, err := semaphore.New(st, "reports", 4)
+	must(t, err)
+	orders, err := guard.New(st, "checkout")
+	must(t, err)
+	began := time.Now()
+	var callers sync.WaitGroup
+	for range 12 {
+		callers.Go(func() {
+			for i := 0; time.Since(began) < 2*time.Minute; i++ {
+				pause := 150 + 140*math.Sin(time.Since(began).Seconds()/9)
+				<-time.After(time.Duration(pause*rand.Float64()) * time.Millisecond)
+				key := fmt.Sprint("customer-", rand.IntN(3))
+				if d, err := api.Allow(t.Context(), key); err != nil || !d.Allowed {
+					continue
+				}
+				_ = stock.Do(t.Context(), "tea", func(context.Context) error {
+					<-time.After(time.Duration(rand.IntN(8)) * time.Millisecond)
+					return nil
+				})
+				_ = reports.Do(t.Context(), "all", func(context.Context) error {
+					<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
+					return nil
+				})
+				a, _, err := orders.Begin(t.Context(), guard.Operation{Scope: key, Key: fmt.Sprint(began, rand.IntN(5000))})
+				if err == nil && a != nil {
+					_ = a.Complete(t.Context(), guard.Result{Status: 201})
+				}
+			}
+		})
+	}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	<-time.After(100 * time.Second)
+	t.Setenv(pagetest.Screenshots, "../../../docs/images")
+	for _, l := range []look{{1280, "light"}, {390, "dark"}} {
+		opened, _ := pagetest.Open(ctx, t, server.URL+"/monitor", l.width, l.scheme)
+		opened.View(fmt.Sprintf("console-monitor-%d", l.width))
+	}
+	callers.Wait()
 }
 
 // visit is a page of the console.

@@ -144,7 +144,7 @@ func (v *visitor) send(method, to string, form url.Values) answer {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	return answer{resp.StatusCode, string(must(io.ReadAll(resp.Body))), resp.Request.URL}
 }
 
