@@ -285,8 +285,3 @@ func ExampleNew() {
 }
 
 func text(fence int64) string { return strconv.FormatInt(fence, 10) }
-
-func asText(v any) (string, error) {
-	text, err := json.Marshal(v)
-	return string(text), err
-}
