@@ -24,14 +24,16 @@ func TestActing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, on, holder)
-			for _, test := range []func(*testing.T, *shop){actOnLock, actOnPermits, actOnLimits, actOnOperations, actOnTasks} {
+			for _, test := range []func(*testing.T, *shop){actOnLock, actOnPermits, actOnLimits, actOnOperations,
+				actOnTasks} {
 				test(t, s)
 			}
 			log := s.want(0, []string{"log"}).out
 			if n := strings.Count(log, " ada "); n != 16 {
 				t.Errorf("%d actions in the log:\n%s", n, log)
 			}
-			for _, text := range []string{"release_lock", "release_permits", "reset_limit", "hold_limit", "resolve_operation", "cancel_task", "revive_task"} {
+			for _, text := range []string{"release_lock", "release_permits", "reset_limit", "hold_limit",
+				"resolve_operation", "cancel_task", "revive_task"} {
 				if !strings.Contains(log, text) || !strings.Contains(log, "ticket 7") {
 					t.Errorf("no %s in the log:\n%s", text, log)
 				}
@@ -56,11 +58,13 @@ func actOnLock(t *testing.T, s *shop) {
 	must(t, err)
 	fence := fmt.Sprint(lease.Fence().Number)
 	s.act(1, []string{"locks", "release", "stock", "article/1", "-fence", "7"}, "nothing was done", fence)
-	s.act(1, []string{"locks", "release", "stock", "article/1", "-fence", "7", "-json"}, `"outcome": "changed"`, `"fence": "`+fence+`"`)
+	s.act(1, []string{"locks", "release", "stock", "article/1", "-fence", "7", "-json"}, `"outcome": "changed"`,
+		`"fence": "`+fence+`"`)
 	if err := lease.Context().Err(); err != nil {
 		t.Fatal(err)
 	}
-	s.act(0, []string{"locks", "release", "stock", "id:" + operate.KeyID("article/1"), "-fence", fence}, "Done", "release lock stock")
+	s.act(0, []string{"locks", "release", "stock", "id:" + operate.KeyID("article/1"), "-fence", fence}, "Done",
+		"release lock stock")
 	<-lease.Context().Done()
 	if err := context.Cause(lease.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("released: %v", err)
@@ -75,7 +79,8 @@ func actOnPermits(t *testing.T, s *shop) {
 	permit, err := s.permits.Acquire(t.Context(), "room")
 	must(t, err)
 	s.act(1, []string{"permits", "release", "seats", "room", "-fence", "7"}, "nothing was done")
-	s.act(0, []string{"permits", "release", "seats", "room", "-fence", fmt.Sprint(permit.Fence().Number), "-json"}, `"outcome": "done"`)
+	s.act(0, []string{"permits", "release", "seats", "room", "-fence", fmt.Sprint(permit.Fence().Number), "-json"},
+		`"outcome": "done"`)
 	<-permit.Context().Done()
 }
 
@@ -138,7 +143,7 @@ func TestOtherRedis(t *testing.T) {
 		"redis+cluster://" + addrs[0] + "?addr=" + addrs[1],
 		"redis+sentinel://" + redistest.StartSentinel(t).SentinelAddr() + "/0?master_name=lockkeeper",
 	} {
-		o := operator{t: t, store: url}
+		o := operator{t: t, store: url, patient: true}
 		o.want(0, []string{"locks", "ls", "stock"}, "Nothing is in use.")
 		o.want(1, append([]string{"locks", "release", "stock", "key", "-fence", "7"}, because...), "It is gone.")
 		o.want(0, []string{"log"}, "release_lock", "ticket 7")

@@ -84,7 +84,8 @@ func (v *namesView) text(p printer) {
 		if !n.Reachable {
 			name += " (on another store)"
 		}
-		t.add(name, strconv.Itoa(n.Processes), strconv.FormatInt(n.Held, 10), strconv.FormatInt(n.Waiting, 10), quoted(n.Settings))
+		t.add(name, strconv.Itoa(n.Processes), strconv.FormatInt(n.Held, 10), strconv.FormatInt(n.Waiting, 10),
+			quoted(n.Settings))
 	}
 	t.print(p)
 }
@@ -157,7 +158,8 @@ func now(ctx context.Context, c *call) error {
 func troubles(fleet []presence.Process) []operate.Trouble {
 	if len(fleet) == 0 {
 		return []operate.Trouble{{
-			Severity: operate.Warning, What: "no process shows itself", Remedy: "call presence.Start, or console.New, in each of them",
+			Severity: operate.Warning, What: "no process shows itself",
+			Remedy: "call presence.Start, or console.New, in each of them",
 		}}
 	}
 	return operate.Troubles(fleet)
@@ -210,7 +212,8 @@ func (v *processesView) text(p printer) {
 			t.add("unreadable: " + quoted(one.ID) + ": " + quoted(one.Unreadable))
 			continue
 		}
-		t.add(quoted(one.Service), quoted(one.Host), strconv.Itoa(one.PID), operate.Short(one.Up), quoted(one.Version), quoted(one.Go),
+		t.add(quoted(one.Service), quoted(one.Host), strconv.Itoa(one.PID), operate.Short(one.Up),
+			quoted(one.Version), quoted(one.Go),
 			strconv.Itoa(one.Mechanisms), one.describeStores(), operate.Short(one.Age)+" ago")
 	}
 	t.print(p)
@@ -261,7 +264,8 @@ func (v *logView) text(p printer) {
 			t.add(when, "unreadable: "+e.Unread)
 			continue
 		}
-		t.add(when, quoted(e.Operator), quoted(string(e.Kind)), quoted(e.Name), quoted(e.KeyID), quoted(string(e.Outcome)), quoted(e.Detail), quoted(e.Why))
+		t.add(when, quoted(e.Operator), quoted(string(e.Kind)), quoted(e.Name), quoted(e.KeyID),
+			quoted(string(e.Outcome)), quoted(e.Detail), quoted(e.Why))
 	}
 	t.print(p)
 }

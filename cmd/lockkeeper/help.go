@@ -59,7 +59,8 @@ const width = 80
 func (cmd *command) help(out printer) {
 	out.line("usage: %s", cmd.usage())
 	out.line("")
-	for _, line := range wrap(strings.ToUpper(cmd.about[:1])+cmd.about[1:]+". "+cmd.more, width) {
+	about := strings.ToUpper(cmd.about[:1]) + cmd.about[1:] + "."
+	for _, line := range wrap(strings.Join([]string{about, cmd.kind.Effect(), cmd.more}, " "), width) {
 		out.line("%s", line)
 	}
 	cmd.flagSet(new(options)).VisitAll(func(f *flag.Flag) { helpFlag(out, f) })

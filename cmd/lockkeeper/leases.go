@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -103,7 +104,8 @@ func (v *leaseView) text(p printer) {
 		t.add("HOLDER", v.kind.weightTitle(), "HELD FOR", "LEASE", "FENCE")
 	}
 	for _, h := range v.Holders {
-		t.add(quoted(h.Label), v.kind.weight(h.Weight), operate.Short(h.Age), operate.Short(h.Remaining), strconv.FormatInt(h.Fence, 10))
+		t.add(quoted(h.Label), v.kind.weight(h.Weight), operate.Short(h.Age), operate.Short(h.Remaining),
+			strconv.FormatInt(h.Fence, 10))
 	}
 	t.print(p)
 	t = table{}
@@ -217,9 +219,14 @@ func (k leaseKind) release(ctx context.Context, c *call) error {
 			return err
 		}
 	}
+	gone := "" // a key that is known may have come into use since
+	if key == "" && !inUse {
+		gone = id
+	}
 	return c.carryOut(ctx, deed{
 		Action: operate.Action{
-			Name: c.args[0], Key: found.Key, Fence: fence, Gone: key == "" && !inUse, Detail: fmt.Sprintf("fence %d", fence),
+			Name: c.args[0], Key: cmp.Or(key, found.Key), Fence: fence, Gone: gone,
+			Detail: fmt.Sprintf("fence %d", fence),
 		},
 		what: fmt.Sprintf("release %s %s, key %s, fence %d", k.noun, c.args[0], c.named(key, id), fence),
 		seen: seen,

@@ -112,7 +112,9 @@ func (c *call) peek(ctx context.Context, key string) (*keyView, error) {
 	if err != nil {
 		return nil, keyError(err)
 	}
-	v := &keyView{Name: c.args[0], Key: c.shown(key), Allowed: decision.Allowed, RetryAfter: decision.RetryAfter, Held: decision.Held}
+	v := &keyView{
+		Name: c.args[0], Key: c.shown(key), Allowed: decision.Allowed, RetryAfter: decision.RetryAfter, Held: decision.Held,
+	}
 	for _, s := range decision.Limits() {
 		v.Limits = append(v.Limits, limitView{s.Name, s.Capacity, s.Window, s.Remaining, s.Reserved, s.Reset, s.Next})
 	}

@@ -90,7 +90,8 @@ func (v *operationsView) text(p printer) {
 	var t table
 	t.add("OPERATION", "STATE", "SINCE", "ATTEMPT", "PROCESS", "KEPT FOR")
 	for _, o := range v.Items {
-		t.add(o.ID, string(o.State), operate.Short(o.Changed), strconv.Itoa(o.Attempt), quoted(o.Holder), operate.Short(o.Expires))
+		t.add(o.ID, string(o.State), operate.Short(o.Changed), strconv.Itoa(o.Attempt), quoted(o.Holder),
+			operate.Short(o.Expires))
 	}
 	t.print(p)
 	printMore(p, v.More)

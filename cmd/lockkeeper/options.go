@@ -80,7 +80,8 @@ func scopeFlags(f *flag.FlagSet, o *options) {
 }
 
 func acksFlag(f *flag.FlagSet, o *options) {
-	f.IntVar(&o.acks, "replica-acks", 0, "`number` of replicas that the services' stores wait for (redisstore.WithReplicaAcks)")
+	f.IntVar(&o.acks, "replica-acks", 0,
+		"`number` of replicas that the services' stores wait for (redisstore.WithReplicaAcks)")
 }
 
 // operator returns the name for the log of actions.

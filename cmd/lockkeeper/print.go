@@ -36,7 +36,8 @@ func printable(text string) string {
 // quoted returns a text that others have chosen, such as a label: as it is, or in quotes with escapes
 // if there is anything in it that cannot be seen, or that may be taken for something else.
 func quoted(text string) string {
-	if text != strings.TrimSpace(text) || text != printable(text) || strings.Contains(text, "  ") || strings.ContainsAny(text, "\"\\") {
+	if text != strings.TrimSpace(text) || text != printable(text) || strings.Contains(text, "  ") ||
+		strings.ContainsAny(text, "\"\\") {
 		return strconv.Quote(text)
 	}
 	return text

@@ -47,7 +47,8 @@ type shop struct {
 func onRedis(t testing.TB) (store.Store, string) {
 	t.Helper()
 	server := redistest.Start(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true,
+		MaintNotificationsConfig: noNotices})
 	st, err := redisstore.New(client, redisstore.WithTimeout(testpace.Scale(2*time.Second)))
 	must(t, err)
 	t.Cleanup(func() {
@@ -79,16 +80,18 @@ var stores = map[string]func(testing.TB) (store.Store, string){"redis": onRedis,
 func open(t testing.TB, on func(testing.TB) (store.Store, string), label string) *shop {
 	t.Helper()
 	st, url := on(t)
-	s := &shop{operator: operator{t: t, store: url}, store: st}
+	s := &shop{operator: operator{t: t, store: url, patient: true}, store: st}
 	quiet := slog.New(slog.DiscardHandler)
 	var err error
 	s.locker, err = lock.New(st, "stock", lock.WithHolder(label), lock.WithLogger(quiet), lock.WithTTL(time.Minute))
 	must(t, err)
-	s.permits, err = semaphore.New(st, "seats", 3, semaphore.WithHolder(label), semaphore.WithLogger(quiet), semaphore.WithTTL(time.Minute))
+	s.permits, err = semaphore.New(st, "seats", 3, semaphore.WithHolder(label), semaphore.WithLogger(quiet),
+		semaphore.WithTTL(time.Minute))
 	must(t, err)
 	s.limiter, err = tokenbucket.New(st, "api", tokenbucket.Limits{tokenbucket.PerHour(2), tokenbucket.PerDay(10)})
 	must(t, err)
-	s.orders, err = guard.New(st, "orders", guard.WithHolder(label), guard.WithSecret([]byte(secret)), guard.WithLogger(quiet))
+	s.orders, err = guard.New(st, "orders", guard.WithHolder(label), guard.WithSecret([]byte(secret)),
+		guard.WithLogger(quiet))
 	must(t, err)
 	s.timers, err = delay.New(st, "timers", delay.WithHolder(label), delay.WithLogger(quiet))
 	must(t, err)
@@ -113,7 +116,8 @@ func (s *shop) wait(key string) {
 	end, err := c.openStore()
 	must(s.t, err)
 	s.t.Cleanup(end)
-	other, err := lock.New(c.store, "stock", lock.WithHolder(holder+" too"), lock.WithLogger(slog.New(slog.DiscardHandler)))
+	other, err := lock.New(c.store, "stock", lock.WithHolder(holder+" too"),
+		lock.WithLogger(slog.New(slog.DiscardHandler)))
 	must(s.t, err)
 	go func() { _, _ = other.Lock(s.t.Context(), key) }() // until the test ends
 	testpace.Eventually(s.t, 5*time.Second, "it waits", func() bool {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
@@ -60,7 +61,9 @@ func (c *call) openRedis(address string, secret []byte) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := []redisstore.Option{redisstore.WithPrefix(c.prefix), redisstore.WithSecret(secret), redisstore.WithoutDenialCache()}
+	opts := []redisstore.Option{
+		redisstore.WithPrefix(c.prefix), redisstore.WithSecret(secret), redisstore.WithoutDenialCache(),
+	}
 	if c.timeout > 0 {
 		opts = append(opts, redisstore.WithTimeout(c.timeout))
 	}
@@ -85,6 +88,9 @@ func (c *call) openRedis(address string, secret []byte) (func(), error) {
 // errScheme has nothing of the URL, of which any part may be a password.
 var errScheme = misused("-store: a URL begins with redis:, rediss:, redis+cluster:, redis+sentinel: or postgres:")
 
+// noNotices has clients not ask for notices of maintenance: a command ends before it is moved.
+var noNotices = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
 // redisClient returns a client of a URL: redis or rediss, with +cluster or +sentinel behind it.
 func redisClient(address string, timeout time.Duration) (redis.UniversalClient, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
@@ -99,6 +105,7 @@ func redisClient(address string, timeout time.Duration) (redis.UniversalClient, 
 			return nil, urlError(err)
 		}
 		o.ContextTimeoutEnabled, o.ReadTimeout = true, longer(o.ReadTimeout, timeout)
+		o.MaintNotificationsConfig = noNotices
 		return redis.NewClient(o), nil
 	case "cluster":
 		o, err := redis.ParseClusterURL(plain)
@@ -106,6 +113,7 @@ func redisClient(address string, timeout time.Duration) (redis.UniversalClient, 
 			return nil, urlError(err)
 		}
 		o.ContextTimeoutEnabled, o.ReadTimeout = true, longer(o.ReadTimeout, timeout)
+		o.MaintNotificationsConfig = noNotices
 		return redis.NewClusterClient(o), nil
 	case "sentinel":
 		o, err := redis.ParseFailoverURL(plain)

@@ -139,8 +139,9 @@ func listTasks(ctx context.Context, c *call) error {
 		return err
 	}
 	return c.print(&tasksView{
-		Queue: queue, Waiting: counts.Waiting, Running: counts.Running, Buried: counts.Buried, Oldest: max(counts.Oldest, 0),
-		Dead: c.taskViews(buried.Items), MoreBuried: buried.More, Items: c.taskViews(others.Items), More: others.More,
+		Queue: queue, Waiting: counts.Waiting, Running: counts.Running, Buried: counts.Buried,
+		Oldest: max(counts.Oldest, 0),
+		Dead:   c.taskViews(buried.Items), MoreBuried: buried.More, Items: c.taskViews(others.Items), More: others.More,
 	})
 }
 
@@ -181,8 +182,12 @@ func actOnTask(ctx context.Context, c *call) error {
 	case version == "":
 		return c.nothing("There is no such task: it is done, was cancelled, or was never put.")
 	}
+	gone := ""
+	if key == "" {
+		gone = id
+	}
 	return c.carryOut(ctx, deed{
-		Action: operate.Action{Name: c.args[0], Key: key, Version: version, Gone: key == ""},
+		Action: operate.Action{Name: c.args[0], Key: key, Version: version, Gone: gone},
 		what:   fmt.Sprintf("%s task %s of queue %s, key %s", c.words()[1], version, c.args[0], c.named(key, id)),
 		seen:   seen,
 		now: func(ctx context.Context) (view, error) {

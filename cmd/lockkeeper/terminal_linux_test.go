@@ -84,7 +84,8 @@ func (tty *terminal) text() string {
 // await waits until the command has printed a text.
 func (tty *terminal) await(text string) {
 	tty.t.Helper()
-	testpace.Eventually(tty.t, 20*time.Second, fmt.Sprintf("the terminal shows %q", text), func() bool { return strings.Contains(tty.text(), text) })
+	testpace.Eventually(tty.t, 20*time.Second, fmt.Sprintf("the terminal shows %q", text),
+		func() bool { return strings.Contains(tty.text(), text) })
 }
 
 func (tty *terminal) press(keys string) {
@@ -148,7 +149,8 @@ func TestAsking(t *testing.T) {
 	ask := func() *terminal {
 		tty := s.on(80, 24, "locks", "release", "stock", "key", "-why", "it hangs")
 		tty.await("? [y/N] ")
-		for _, text := range []string{holder, fmt.Sprint(lease.Fence().Number), "The holder is told", "release lock stock"} {
+		for _, text := range []string{holder, fmt.Sprint(lease.Fence().Number), "The holder is told",
+			"release lock stock"} {
 			tty.await(text)
 		}
 		return tty

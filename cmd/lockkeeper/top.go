@@ -69,7 +69,8 @@ func (v *topView) lines() []string {
 	lines := []string{v.title(), v.heads()}
 	for i := range v.Rows {
 		if v.rows > 0 && len(lines) == v.rows-1 && i < len(v.Rows)-1 {
-			lines = append(lines, fmt.Sprintf("and %d more: make the terminal higher, or say a part of their names", len(v.Rows)-i))
+			lines = append(lines, fmt.Sprintf("and %d more: make the terminal higher, or say a part of their names",
+				len(v.Rows)-i))
 			break
 		}
 		lines = append(lines, v.line(&v.Rows[i]))
@@ -81,7 +82,7 @@ func (v *topView) lines() []string {
 }
 
 func (v *topView) title() string {
-	title := fmt.Sprintf("%s, %s", counted(v.Processes, "process", "processes"), counted(len(v.Rows), "mechanism", "mechanisms"))
+	title := counted(v.Processes, "process", "processes") + ", " + counted(len(v.Rows), "mechanism", "mechanisms")
 	if v.wrong > 0 {
 		title += fmt.Sprintf("; %s wrong: see lockkeeper now", counted(v.wrong, "thing is", "things are"))
 	}

@@ -55,8 +55,9 @@ type Action struct {
 	Fence   int64
 	Version string
 
-	// Gone says that the operator's page shows an object that there is no more: it has changed.
-	Gone bool
+	// Gone is the ID of the key that the operator has seen, if no object has such a key any more: then
+	// it has changed.
+	Gone string
 
 	Hold     time.Duration     // of HoldLimit
 	Resolve  *guard.Resolution // of ResolveOperation
@@ -115,7 +116,7 @@ func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
 		return Failed, fmt.Errorf("%w: no operator", ErrInvalid)
 	}
 	done, err := false, error(nil)
-	if !a.Gone {
+	if a.Gone == "" {
 		done, err = carryOut(ctx, st, &a)
 	}
 	outcome := outcomeOf(done, err)
@@ -145,7 +146,10 @@ func outcomeOf(done bool, err error) Outcome {
 
 // KeyID returns the ID of the action's key: that of an operation reveals nothing.
 func (a *Action) KeyID() string {
-	if a.Kind == ResolveOperation {
+	switch {
+	case a.Gone != "":
+		return a.Gone
+	case a.Kind == ResolveOperation:
 		return a.Key
 	}
 	return KeyID(a.Key)

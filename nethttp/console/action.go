@@ -211,8 +211,7 @@ func (q *request) asksLimit(of object, do deed) *actionData {
 	return d
 }
 
-// actionOf reads an action from its form. An object that is gone is one with a key that the store does
-// not have: the answer is that it has changed.
+// actionOf reads an action from its form.
 func (q *request) actionOf(of object, do deed) (a operate.Action, st store.Store, err error) {
 	a = operate.Action{Kind: do.kind, Name: of.name, Operator: q.operator.Name, Why: q.form.Get("why")}
 	if st, err = q.store(q.Context(), of); err != nil {
@@ -226,7 +225,7 @@ func (q *request) actionOf(of object, do deed) (a operate.Action, st store.Store
 		a.Detail = "fence " + q.form.Get("fence")
 		k, err := q.findLease(q.Context(), of)
 		a.Key = k.Key
-		return a, st, unlessGone(err, &a)
+		return a, st, unlessGone(err, &a, of.id)
 	case "limits":
 		a.Key = q.form.Get("key")
 		if do.kind == operate.HoldLimit {
@@ -242,17 +241,16 @@ func (q *request) actionOf(of object, do deed) (a operate.Action, st store.Store
 		a.Version = q.form.Get("version")
 		t, err := q.findTask(q.Context(), of)
 		a.Key = t.Key
-		return a, st, unlessGone(err, &a)
+		return a, st, unlessGone(err, &a, of.id)
 	}
 	return a, st, nil
 }
 
-// unlessGone makes an action about an object that is gone one that finds it changed: its key is empty,
-// which no object has.
-func unlessGone(err error, a *operate.Action) error {
+// unlessGone makes an action about an object that is gone one that finds it changed.
+func unlessGone(err error, a *operate.Action, id string) error {
 	var p problem
 	if errors.As(err, &p) && p.status == http.StatusNotFound {
-		a.Gone = true
+		a.Gone = id
 		return nil
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
@@ -28,6 +29,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/examples/internal/pagetest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 	"github.com/lockkeeper/lockkeeper/nethttp/console"
 )
 
@@ -176,6 +178,7 @@ func TestPages(t *testing.T) {
 	t.Cleanup(server.Close)
 	id := presence.KeyHash(hostile + strings.Repeat("k", 200))
 	buried := presence.KeyHash(hostile + strings.Repeat("k", 200) + "b")
+	quick(t, server.URL)
 	for _, l := range []look{{1280, "light"}, {390, "dark"}} {
 		opened, complaints := pagetest.Open(ctx, t, server.URL+"/", l.width, l.scheme)
 		v := visit{opened, server.URL + "/"}
@@ -195,6 +198,30 @@ func TestPages(t *testing.T) {
 			if !strings.HasPrefix(says, "fetched "+server.URL) {
 				t.Errorf("%s: %s", l, says)
 			}
+		}
+	}
+}
+
+// quick checks that the first byte of a page is there in 50 ms, of the quickest of a few tries: the
+// machine may be busy.
+func quick(t *testing.T, root string) {
+	t.Helper()
+	const bound, tries = 50 * time.Millisecond, 10
+	for _, path := range []string{
+		"", "monitor", "monitor/rate_limit/orders", "locks", "locks/many", "locks/orders", "permits/orders", "limits", "limits/orders",
+		"operations/many", "tasks/orders", "processes", "log",
+	} {
+		best := time.Hour
+		for range tries {
+			began := time.Now()
+			resp, err := http.Get(root + "/" + path)
+			must(t, err)
+			best = min(best, time.Since(began)) // the header comes with the first byte
+			_ = resp.Body.Close()
+		}
+		t.Logf("%s: %v", path, best)
+		if best > bound && !testpace.Raced {
+			t.Errorf("%s: the first byte is there in %v at best, at most %v is allowed", path, best, bound)
 		}
 	}
 }
