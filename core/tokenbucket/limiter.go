@@ -100,10 +100,20 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 		l.buckets = newBlocks(st, c.block)
 	}
 	l.quick, _ = l.buckets.(store.QuickBuckets)
-	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, settingsOf(plan))
+	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, l.settings(plan))
 	l.telemetry = telemetry.NewRateLimit(c.providers, ScopeName, name, l.namesake.Counter())
 	namesake.LeaveWith(l, l.namesake)
 	return l, nil
+}
+
+// settings returns those that limiters of the name must have in common: also the parent, since it has
+// the place of the buckets.
+func (l *Limiter) settings(plan Plan) namesake.Settings {
+	s := settingsOf(plan)
+	if l.parent != nil {
+		s.Text += " within " + l.parent.name
+	}
+	return s
 }
 
 // Name returns the name that the limiter was built with.
@@ -130,7 +140,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	}
 	l.plan.Store(&compiled)
 	l.queues.wake()
-	l.namesake.Change(settingsOf(plan))
+	l.namesake.Change(l.settings(plan))
 	return nil
 }
 

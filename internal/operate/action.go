@@ -67,6 +67,9 @@ type Action struct {
 	Operator, Why string
 }
 
+// slowest bounds an action and its entry in the log; the store's own timeouts are far shorter.
+const slowest = 30 * time.Second
+
 // The bounds of a reason, in characters.
 const (
 	MinWhy = 3
@@ -106,8 +109,11 @@ func CheckWhy(why string) error {
 
 // Do carries out an action, if its object is as the operator has seen it, and logs it in the store. It
 // returns the outcome, and an error if that is Failed or Unconfirmed, or if the log could not be
-// written. An action that is invalid is not logged.
+// written. An action that is invalid is not logged. The end of ctx does not end an action: half of one
+// would be left, and no log.
 func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), slowest)
+	defer cancel()
 	a.Why, a.Operator = OneLine(a.Why), OneLine(a.Operator)
 	if err := CheckWhy(a.Why); err != nil {
 		return Failed, err
@@ -123,7 +129,7 @@ func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnknownHere) {
 		return outcome, err
 	}
-	logged := write(context.WithoutCancel(ctx), st, Entry{
+	logged := write(ctx, st, Entry{
 		Kind: a.Kind, Name: a.Name, KeyID: a.KeyID(), Operator: a.Operator, Why: a.Why, Detail: a.Detail, Outcome: outcome,
 	})
 	if logged != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -317,4 +319,28 @@ func redisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 	must(t, err)
 	t.Cleanup(func() { _ = st.Close() })
 	return st
+}
+
+// An action whose client has left is carried out, and in the log.
+func TestAClientThatLeft(t *testing.T) {
+	t.Parallel()
+	st := memstore.New()
+	defer st.Close()
+	s := open(t, st, "shop", "ada")
+	s.fill(t, "k")
+	c := console.New(st, console.AllowAnyone(), console.WithLogger(slog.New(slog.DiscardHandler)))
+	defer c.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	form := url.Values{"fence": {text(s.lease.Fence().Number)}, "why": {"it hangs"}}
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/locks/shop/"+presence.KeyHash("k")+"/release", strings.NewReader(form.Encode()))
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	c.ServeHTTP(httptest.NewRecorder(), req)
+	held, err := s.locker.Inspect(t.Context(), "k")
+	must(t, err)
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/log", nil))
+	if logged := strings.Contains(w.Body.String(), "it hangs"); logged != (len(held.Holders) == 0) {
+		t.Errorf("%d holders, logged: %t", len(held.Holders), logged)
+	}
 }

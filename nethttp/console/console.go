@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -100,8 +101,9 @@ func AllowAnyone() Option {
 // ReadOnly has the console refuse all actions.
 func ReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
-// ShowKeys shows the keys of locks, limits and tasks in pages, and not only their IDs. Keys are often
-// personal data: addresses, names of customers.
+// ShowKeys shows the keys of locks, limits and tasks in pages, and not only their IDs, and those that
+// this process's limiters deny to all who read the store (presence.ShowKeys). Keys are often personal
+// data: addresses, names of customers.
 func ShowKeys() Option { return func(c *config) { c.showKeys = true } }
 
 // Including also shows other stores of this process.
@@ -121,7 +123,11 @@ func Service(name string) Option { return func(c *config) { c.service = name } }
 // Link adds a link to all pages, such as one to a dashboard. The URL begins with https:, http: or a
 // slash; another one is not shown.
 func Link(title, url string) Option {
-	return func(c *config) { c.links = append(c.links, link{title, url}) }
+	return func(c *config) {
+		if strings.HasPrefix(url, "https:") || strings.HasPrefix(url, "http:") || strings.HasPrefix(url, "/") {
+			c.links = append(c.links, link{title, url})
+		}
+	}
 }
 
 type link struct{ Title, URL string }

@@ -63,11 +63,12 @@ type monitorRow struct {
 	Name      string `json:"name"`
 	Processes int    `json:"processes"`
 	// In the last 5 s that have ended.
-	Allowed  uint64 `json:"allowed"`
-	Denied   uint64 `json:"denied"`
-	Failed   uint64 `json:"failed"`
-	Other    uint64 `json:"other"`
-	P50, P99 string `json:",omitempty"`
+	Allowed uint64 `json:"allowed"`
+	Denied  uint64 `json:"denied"`
+	Failed  uint64 `json:"failed"`
+	Other   uint64 `json:"other"`
+	P50     string `json:"p50,omitempty"`
+	P99     string `json:"p99,omitempty"`
 	// Now.
 	Waiting int64 `json:"waiting"`
 	Held    int64 `json:"held"`

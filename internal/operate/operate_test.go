@@ -1,0 +1,213 @@
+package operate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/lock"
+	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/presence"
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// process is one that has a limiter, with a slot for each number of denials; one call is allowed in each.
+func process(id string, open time.Duration, denied ...uint32) presence.Process {
+	m := presence.Mechanism{Kind: "rate_limit", Name: "api", Settings: "5/1s", Members: 1}
+	m.Open = open
+	for _, n := range denied {
+		var s presence.Slot
+		s.Counts[live.Passed], s.Counts[live.Denied] = 1, n
+		s.Took[3] = 1
+		m.Slots = append(m.Slots, s)
+		m.Passed++
+		m.Denied += uint64(n)
+	}
+	return presence.Process{
+		ID: id, Service: "shop", Host: "host", Version: "0.2.0", Stores: []presence.Store{{Kind: "redis"}}, Mechanisms: []presence.Mechanism{m},
+	}
+}
+
+// A chart adds up the slots of the same age, whenever processes have started and written them.
+func TestChart(t *testing.T) {
+	full := make([]uint32, Points)
+	for i := range full {
+		full[i] = 1
+	}
+	fleet := []presence.Process{
+		process("long", time.Second, full...), process("new", 4*time.Second, 7, 9), process("late", 11*time.Second, 100, 200),
+		process("no history", 0),
+	}
+	rows := Rows(fleet)
+	if len(rows) != 1 || len(rows[0].Parts) != 4 || rows[0].Members != 4 {
+		t.Fatalf("%+v", rows)
+	}
+	r := rows[0]
+	chart := r.Chart()
+	var denied []uint64
+	sum := uint64(0)
+	for _, p := range chart {
+		denied = append(denied, p.Denied)
+		sum += p.Denied
+	}
+	if want := []uint64{1, 101, 201, 8, 10}; len(denied) != Points || !slices.Equal(denied[Points-5:], want) {
+		t.Errorf("the last points have %v denials, want %v", denied[len(denied)-5:], want)
+	}
+	if want := r.Activity.Denied; sum != want {
+		t.Errorf("the chart has %d denials, the totals %d", sum, want)
+	}
+	if last := r.Latest(); last.Denied != 1+7+100 || !last.Measured {
+		t.Errorf("in the last slots that have ended: %+v", last)
+	}
+	if minute := r.Minute(); minute.Denied != 12+7+100 {
+		t.Errorf("in the last minute: %+v", minute)
+	}
+}
+
+// Each thing that is wrong is told once, the worst first.
+func TestTroubles(t *testing.T) {
+	down := process("a", 0, 0, 0)
+	down.Stores[0].Down = true
+	down.Stores[0].Findings = []store.Finding{{Found: "it evicts", Weakens: "locks end", Remedy: "noeviction", Refused: store.Eviction}}
+	other := process("b", 0, 0, 0)
+	other.Stores[0] = down.Stores[0]
+	other.Version = "0.3.0"
+	other.Mechanisms[0].Settings = "6/1s"
+	slow := process("c", 0, 0, 0)
+	slow.Mechanisms[0].Kind, slow.Mechanisms[0].Name = "lock", "stock"
+	slow.Mechanisms[0].Slots[0].Took = [live.Buckets]uint16{11: 5}
+	slow.Mechanisms[0].Slots[0].Counts[live.Failed] = 1
+	var found []string
+	for _, trouble := range Troubles([]presence.Process{down, other, slow, {ID: "d", Unreadable: "it has format 9"}, process("e", 0, 50, 0)}) {
+		found = append(found, trouble.Severity.String()+" "+trouble.What)
+	}
+	want := []string{
+		"critical it evicts: locks end",
+		"critical the redis store is down for shop on host",
+		"warning lock stock has 1 failed call in the last minute",
+		"warning one call in a hundred of lock stock waited for up to 3s in the last minute",
+		"notice limiter api denied 94 % of 53 calls in the last minute",
+		"notice limiter api has 2 different settings in its processes",
+		"notice processes have 2 versions of Lockkeeper",
+		"notice the description of process d is unreadable: it has format 9",
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(found, "\n"), strings.Join(want, "\n"))
+	}
+	if left := Troubles([]presence.Process{process("a", 0, 1, 1)}); len(left) != 0 {
+		t.Errorf("%+v, though nothing is wrong", left)
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		" a\r\nb\x00c\u2028d ": "a  b c d", "a\u202eb\u2066c": "a b c", "\xff": "\uFFFD", "": "", "\n": "", "😀": "😀",
+	} {
+		if got := OneLine(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// An action that cannot be carried out by anyone is not logged. One that fails is.
+func TestDo(t *testing.T) {
+	memory := memstore.New()
+	defer memory.Close()
+	st := storetest.NewFaulty(memory)
+	locker, err := lock.New(st, "jobs")
+	must(t, err)
+	lease, err := locker.Lock(t.Context(), "k")
+	must(t, err)
+	valid := Action{Kind: ReleaseLock, Name: "jobs", Key: "k", Fence: lease.Fence().Number, Operator: "ada", Why: "it\nhangs"}
+	for name, change := range map[string]func(*Action){
+		"no reason": func(a *Action) { a.Why = " \n\u202e " }, "a long reason": func(a *Action) { a.Why = strings.Repeat("é", MaxWhy+1) },
+		"no operator": func(a *Action) { a.Operator = "\n" }, "no kind": func(a *Action) { a.Kind = "" },
+		"no resolution":      func(a *Action) { a.Kind = ResolveOperation },
+		"an unknown limiter": func(a *Action) { a.Kind = ResetLimit },
+	} {
+		a := valid
+		change(&a)
+		if outcome, err := Do(t.Context(), st, a); outcome != Failed || !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnknownHere) {
+			t.Errorf("%s: %s, %v", name, outcome, err)
+		}
+	}
+	st.BreakNext(storetest.RevokeLease, storetest.Down, 1)
+	for _, want := range []Outcome{Failed, Done, Changed} {
+		if outcome, err := Do(t.Context(), st, valid); outcome != want || (err != nil) != (want == Failed) {
+			t.Errorf("%s, %v; want %s", outcome, err, want)
+		}
+	}
+	gone := valid
+	gone.Key, gone.Gone = "", KeyID("another")
+	if outcome, err := Do(t.Context(), st, gone); outcome != Changed || err != nil {
+		t.Errorf("%s, %v", outcome, err)
+	}
+	st.Break(storetest.PutDocument, storetest.Down)
+	if outcome, err := Do(t.Context(), st, valid); outcome != Changed || err == nil || !strings.Contains(err.Error(), "not logged") {
+		t.Errorf("without a log: %s, %v", outcome, err)
+	}
+	st.Mend(storetest.PutDocument)
+	entries, err := Log(t.Context(), st)
+	must(t, err)
+	var logged []string
+	for _, e := range slices.Backward(entries) {
+		logged = append(logged, fmt.Sprint(e.Operator, " ", e.Kind, " ", e.KeyID == KeyID("k"), " ", e.Why, " ", e.Outcome))
+	}
+	slices.Sort(logged) // they may have one age
+	want := []string{
+		"ada release_lock false it hangs changed", "ada release_lock true it hangs changed", "ada release_lock true it hangs done",
+		"ada release_lock true it hangs failed",
+	}
+	if !slices.Equal(logged, want) {
+		t.Errorf("%q, want %q", logged, want)
+	}
+}
+
+// A log that is full loses its oldest entries. One that cannot be read is shown as such.
+func TestAFullLog(t *testing.T) {
+	st := memstore.New()
+	defer st.Close()
+	for i := range store.MaxDocuments {
+		_, _, err := st.PutDocument(t.Context(), store.DocumentRequest{Space: logSpace, Name: fmt.Sprint(i), Data: []byte("{")})
+		must(t, err)
+	}
+	if outcome, err := Do(t.Context(), st, Action{Kind: ReleaseLock, Name: "jobs", Key: "k", Operator: "ada", Why: "it hangs"}); outcome != Changed || err != nil {
+		t.Fatalf("%s, %v", outcome, err)
+	}
+	entries, err := Log(t.Context(), st)
+	must(t, err)
+	all, err := entriesOf(t.Context(), st)
+	must(t, err)
+	unreadable := 0
+	for _, e := range entries {
+		if e.Unread != "" {
+			unreadable++
+		}
+	}
+	if len(entries) != MaxLogged || len(all) != store.MaxDocuments*3/4+1 || entries[0].Operator != "ada" || unreadable != MaxLogged-1 {
+		t.Errorf("%d of %d entries, %d unreadable, the latest %+v", len(entries), len(all), unreadable, entries[0])
+	}
+}
+
+func TestPlanOf(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"5/1s": true, "5/1s burst=20": true, "5/1s, 100/24h name=daily": true, "PlanFunc": false, "unlimited": false, "": false,
+		"5/1s, PlanFunc": false, "5/1s within other": false,
+	} {
+		if _, err := planOf(text); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
