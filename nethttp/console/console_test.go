@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,6 +63,7 @@ func open(t testing.TB, st store.Store, name, key string) *shop {
 	must(t, err)
 	s.timers, err = delay.New(st, name, delay.WithHolder(key))
 	must(t, err)
+	t.Cleanup(func() { runtime.KeepAlive(s) }) // a mechanism that is dropped leaves the pages
 	return s
 }
 
