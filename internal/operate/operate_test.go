@@ -65,7 +65,7 @@ func TestChart(t *testing.T) {
 	if want := []uint64{1, 101, 201, 8, 10}; len(denied) != Points || !slices.Equal(denied[Points-5:], want) {
 		t.Errorf("the last points have %v denials, want %v", denied[len(denied)-5:], want)
 	}
-	if want := r.Activity.Denied; sum != want {
+	if want := r.Denied; sum != want {
 		t.Errorf("the chart has %d denials, the totals %d", sum, want)
 	}
 	if last := r.Latest(); last.Denied != 1+7+100 || !last.Measured {
@@ -113,7 +113,7 @@ func TestTroubles(t *testing.T) {
 
 func TestOneLine(t *testing.T) {
 	for text, want := range map[string]string{
-		" a\r\nb\x00c\u2028d ": "a  b c d", "a\u202eb\u2066c": "a b c", "\xff": "\uFFFD", "": "", "\n": "", "😀": "😀",
+		"a\r\nb\x00c\u2028d": "a  b c d", "a\u202eb\u2066c": "a b c", "\xff": "\uFFFD", "": "", "\n": "", "😀": "😀",
 	} {
 		if got := OneLine(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
