@@ -183,7 +183,7 @@ func (p *Presence) run(ctx context.Context) {
 			checks.Wait() // the last ones have ended long ago
 			checks.Go(func() { p.check(ctx) })
 		}
-		self := p.Process()
+		self := p.describe(false)
 		var err error
 		if now := time.Now(); written.IsZero() || !watched || now.Sub(written) >= interval-watchedInterval/2 {
 			written = now
@@ -193,6 +193,7 @@ func (p *Presence) run(ctx context.Context) {
 			watched, err = p.isWatched(ctx)
 		}
 		if err == nil && watched {
+			self = p.Process()
 			err = p.put(ctx, historySpace, encodeHistory(&self), historyLifetime)
 		}
 		if errors.Is(err, store.ErrClosed) || errors.Is(err, store.ErrNotSupported) {
@@ -260,7 +261,10 @@ func (p *Presence) check(ctx context.Context) {
 }
 
 // Process returns what this process says of itself, with its history, as of now.
-func (p *Presence) Process() Process {
+func (p *Presence) Process() Process { return p.describe(true) }
+
+// describe is Process, without the denied keys if they are not asked for: each of them is hashed.
+func (p *Presence) describe(deniedKeys bool) Process {
 	self := p.self
 	self.Up = time.Since(p.began)
 	for i, st := range p.stores {
@@ -279,7 +283,9 @@ func (p *Presence) Process() Process {
 			if r, ok := g.Counter.Read(); ok {
 				m.Activity = activityOf(r)
 			}
-			m.DeniedKeys = p.deniedKeys(g.Counter)
+			if deniedKeys {
+				m.DeniedKeys = p.deniedKeys(g.Counter)
+			}
 			self.Mechanisms = append(self.Mechanisms, m)
 		}
 	}
