@@ -125,7 +125,7 @@ func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
 	if a.Gone == "" {
 		done, err = carryOut(ctx, st, &a)
 	}
-	outcome := outcomeOf(done, err)
+	outcome := outcomeOf(ctx, done, err)
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnknownHere) {
 		return outcome, err
 	}
@@ -138,9 +138,9 @@ func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
 	return outcome, err
 }
 
-func outcomeOf(done bool, err error) Outcome {
+func outcomeOf(ctx context.Context, done bool, err error) Outcome {
 	switch {
-	case errors.Is(err, store.ErrUnconfirmed):
+	case errors.Is(err, store.ErrUnconfirmed), err != nil && ctx.Err() != nil:
 		return Unconfirmed
 	case err != nil:
 		return Failed

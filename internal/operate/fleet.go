@@ -107,7 +107,7 @@ func (r *Row) DeniedKeys() []presence.DeniedKey {
 }
 
 // Points is the number of points of a chart: the slots of ten minutes, and the open one.
-const Points = 121
+const Points = live.Slots + 1
 
 // Point is what happened in one slot of a chart.
 type Point struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -16,7 +17,8 @@ import (
 // Limiter returns a limiter of a name: this process's own, or one with the limits that another process
 // of the fleet says it has. The caller calls free when it needs the limiter no more.
 //
-// The error matches ErrUnknownHere if there is none, or if other processes' limits depend on the key.
+// The error matches ErrUnknownHere if there is none, and if other processes' limits depend on the key or
+// differ: a hold of one limit's bucket would not hold that of another.
 func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.Limiter, free func(), err error) {
 	if own, ok := inspect.Limiter(st, name); ok {
 		return own, func() {}, nil
@@ -25,24 +27,37 @@ func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.L
 	if err != nil {
 		return nil, nil, err
 	}
-	var settings string
-	for _, row := range Rows(fleet) {
-		if row.Kind == "rate_limit" && row.Name == name && row.Reachable() {
-			settings = row.Settings()[0]
-		}
-	}
-	if settings == "" {
+	settings := settingsOf(fleet, name)
+	switch len(settings) {
+	case 0:
 		return nil, nil, fmt.Errorf("%w: no process that is alive has a limiter %q", ErrUnknownHere, name)
+	case 1:
+	default:
+		return nil, nil, fmt.Errorf("%w: limiters %q of several processes differ (%s)", ErrUnknownHere, name, strings.Join(settings, "; "))
 	}
-	plan, err := planOf(settings)
+	plan, err := planOf(settings[0])
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings)
+		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings[0])
 	}
 	l, err = tokenbucket.New(st, name, plan)
 	if err != nil {
 		return nil, nil, err
 	}
 	return l, func() { _ = l.Close() }, nil
+}
+
+// settingsOf returns the different settings of limiters of a name on the store of the fleet's documents,
+// which is the first one of each process.
+func settingsOf(fleet []presence.Process, name string) (different []string) {
+	for i := range fleet {
+		for j := range fleet[i].Mechanisms {
+			m := &fleet[i].Mechanisms[j]
+			if m.Kind == "rate_limit" && m.Name == name && m.Store == 0 && !slices.Contains(different, m.Settings) {
+				different = append(different, m.Settings)
+			}
+		}
+	}
+	return different
 }
 
 // planOf reads the settings of a limiter, as its process describes them.

@@ -211,3 +211,25 @@ func TestPlanOf(t *testing.T) {
 		}
 	}
 }
+
+// A limiter that this process does not have is built from the settings of others only if these agree.
+func TestSettingsOf(t *testing.T) {
+	one, other, elsewhere := process("a", 0, 1), process("b", 0, 1), process("c", 0, 1)
+	other.Mechanisms[0].Settings = "6/1s"
+	elsewhere.Mechanisms[0].Settings, elsewhere.Mechanisms[0].Store = "7/1s", 1
+	elsewhere.Stores = append(elsewhere.Stores, elsewhere.Stores[0])
+	for name, c := range map[string]struct {
+		fleet []presence.Process
+		want  []string
+	}{
+		"none":             {nil, nil},
+		"one":              {[]presence.Process{one, one}, []string{"5/1s"}},
+		"on another store": {[]presence.Process{one, elsewhere}, []string{"5/1s"}},
+		"different ones":   {[]presence.Process{one, other}, []string{"5/1s", "6/1s"}},
+		"elsewhere alone":  {[]presence.Process{elsewhere}, nil},
+	} {
+		if got := settingsOf(c.fleet, "api"); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
