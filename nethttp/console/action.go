@@ -37,18 +37,15 @@ var deeds = map[string]deed{
 
 // actionData is the content of the page that asks for a reason.
 type actionData struct {
-	Kind    *kind    `json:"-"`
-	Name    string   `json:"name"`
-	Verb    string   `json:"verb"`
-	Effect  string   `json:"effect"`
-	Target  string   `json:"target"` // of the form, relative to the page
-	Key     shownKey `json:"key"`
-	Facts   []fact   `json:"now"`
-	Hidden  []fact   `json:"-"` // fields of the form
-	Own     bool     `json:"-"` // of an operation: its guard is this process's, and takes an answer
-	Refused string   `json:"refused,omitempty"`
-	Why     string   `json:"-"` // as it was sent
-	Deed    string   `json:"-"`
+	Kind   *kind    `json:"-"`
+	Name   string   `json:"name"`
+	Verb   string   `json:"verb"`
+	Effect string   `json:"effect"`
+	Key    shownKey `json:"key"`
+	Facts  []fact   `json:"now"`
+	Hidden []fact   `json:"-"` // fields of the form
+	Own    bool     `json:"-"` // of an operation: its guard is this process's, and takes an answer
+	Deed   string   `json:"-"`
 }
 
 type fact struct {
@@ -186,7 +183,11 @@ func (q *request) act(w http.ResponseWriter, of object, last string) error {
 	if of.Path == "operations" || outcome == operate.Changed && of.Path != "limits" {
 		to += "/" + url.PathEscape(of.id) // how it is now
 	}
-	w.Header().Set("Location", to+"?answer="+string(outcome))
+	answer := string(outcome)
+	if err != nil { // of the log, or else the outcome would be another one
+		answer += answerUnlogged
+	}
+	w.Header().Set("Location", to+"?answer="+answer)
 	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }

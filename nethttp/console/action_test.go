@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/nethttp/console"
@@ -342,5 +343,48 @@ func TestAClientThatLeft(t *testing.T) {
 	c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/log", nil))
 	if logged := strings.Contains(w.Body.String(), "it hangs"); logged != (len(held.Holders) == 0) {
 		t.Errorf("%d holders, logged: %t", len(held.Holders), logged)
+	}
+}
+
+// An action whose entry the log does not take is told as such.
+func TestALogThatIsDown(t *testing.T) {
+	t.Parallel()
+	memory := memstore.New()
+	defer memory.Close()
+	st := storetest.NewFaulty(memory)
+	s := open(t, st, "shop", "ada")
+	s.fill(t, "k")
+	v := serve(t, st, console.AllowAnyone())
+	st.Break(storetest.PutDocument, storetest.Full)
+	form := url.Values{"fence": {text(s.lease.Fence().Number)}, "why": {"it hangs"}}
+	for _, want := range []string{"Done, but not in the log", "nothing was done. That is not in the log"} {
+		a := v.send(http.MethodPost, "locks/shop/"+presence.KeyHash("k")+"/release", form)
+		if !strings.Contains(v.get(strings.TrimPrefix(a.url.String(), v.root)).body, want) && !strings.Contains(a.body, want) {
+			t.Errorf("%d %s: no %q\n%s", a.status, a.url, want, a.body)
+		}
+	}
+}
+
+// Close ends the reads of the store that pages have begun, however slow it is.
+func TestCloseEndsReads(t *testing.T) {
+	t.Parallel()
+	memory := memstore.New()
+	defer memory.Close()
+	st := storetest.NewFaulty(memory)
+	c := console.New(st, console.AllowAnyone(), console.WithLogger(slog.New(slog.DiscardHandler)))
+	st.Break(storetest.ListDocuments, storetest.Hung)
+	calls := st.Calls(storetest.ListDocuments)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		c.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}()
+	until(t, "the page reads", func() bool { return st.Calls(storetest.ListDocuments) > calls })
+	must(t, c.Close())
+	<-answered
+	after := st.Calls(storetest.ListDocuments)
+	c.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	if n := st.Calls(storetest.ListDocuments); n != after {
+		t.Errorf("%d reads after Close", n-after)
 	}
 }

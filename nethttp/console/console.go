@@ -180,7 +180,7 @@ func New(st store.Store, opts ...Option) *Console {
 		panic(fmt.Sprintf("console: New: %v", err))
 	}
 	c.presence = p
-	c.fleet = fleet{store: st, own: p}
+	c.fleet.begin(st, p)
 	c.actions = telemetry.NewConsole(c.providers, c.logger, ScopeName)
 	return c
 }
@@ -191,6 +191,7 @@ const closeTimeout = 5 * time.Second
 // Close ends what New has begun. Its error is the store's, if the process's description is left there
 // for its last 15 s.
 func (c *Console) Close() error {
+	c.fleet.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return c.presence.Stop(ctx)
@@ -258,7 +259,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := q.serve(w); err != nil {
-		c.answerError(w, q, err)
+		status, text := answerTo(err)
+		q.fail(w, status, text)
 	}
 }
 
@@ -272,22 +274,22 @@ func (p problem) Error() string { return p.text }
 
 var errNotFound = problem{http.StatusNotFound, "There is no such page."}
 
-func (c *Console) answerError(w http.ResponseWriter, q *request, err error) {
+// answerTo returns the status and the text of the answer to an error.
+func answerTo(err error) (status int, text string) {
 	var p problem
 	switch {
 	case errors.As(err, &p):
-		q.fail(w, p.status, p.text)
+		return p.status, p.text
 	case errors.Is(err, operate.ErrInvalid):
-		q.fail(w, http.StatusBadRequest, sentence(err))
+		return http.StatusBadRequest, sentence(err)
 	case errors.Is(err, operate.ErrUnknownHere):
-		q.fail(w, http.StatusConflict, sentence(err))
+		return http.StatusConflict, sentence(err)
 	case errors.Is(err, store.ErrNotSupported):
-		q.fail(w, http.StatusNotImplemented, "The store cannot do that.")
+		return http.StatusNotImplemented, "The store cannot do that."
 	case errors.Is(err, store.ErrUnavailable):
-		q.fail(w, http.StatusServiceUnavailable, storeText(err))
-	default:
-		q.fail(w, http.StatusInternalServerError, "It failed: "+err.Error())
+		return http.StatusServiceUnavailable, storeText(err)
 	}
+	return http.StatusInternalServerError, "It failed: " + err.Error()
 }
 
 // storeText tells an operator what a store's error means.

@@ -218,10 +218,10 @@ func TestEveryPageIsLinked(t *testing.T) {
 			open(t, st, hostileName, hostile).fill(t, hostile)
 			v := serve(t, st, opts...)
 			seen := map[string]bool{}
-			todo := []string{v.root}
-			for len(todo) > 0 {
-				at := todo[0]
-				todo = todo[1:]
+			found := []string{v.root}
+			for len(found) > 0 {
+				at := found[0]
+				found = found[1:]
 				path, ok := strings.CutPrefix(at, v.root)
 				if seen[at] || !ok {
 					if !ok {
@@ -247,7 +247,7 @@ func TestEveryPageIsLinked(t *testing.T) {
 						}
 					}
 				}
-				todo = append(todo, a.links(t)...)
+				found = append(found, a.links(t)...)
 				if strings.HasPrefix(a.header.Get("Content-Type"), "text/html") {
 					var into any
 					v.json(path, &into)

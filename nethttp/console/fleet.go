@@ -15,8 +15,12 @@ import (
 type fleet struct {
 	store store.Documents
 	own   *presence.Presence
+	life  context.Context // of what reads in the background
+	end   context.CancelFunc
 
 	mu       sync.Mutex
+	reading  sync.WaitGroup // its Go is called under mu, before stopped
+	stopped  bool
 	last     snapshot
 	watching snapshot // the last one with histories
 	asked    map[bool]*question
@@ -30,6 +34,7 @@ type fleet struct {
 // snapshot is the fleet at a time. This process is always in it.
 type snapshot struct {
 	processes []presence.Process
+	troubles  []operate.Trouble
 	at        time.Time
 	err       error // of the store: then only this process is known
 }
@@ -49,6 +54,20 @@ const (
 	leftFresh, leftSlowest = time.Minute, 10 * time.Second
 )
 
+func (f *fleet) begin(st store.Documents, own *presence.Presence) {
+	f.store, f.own, f.asked = st, own, make(map[bool]*question)
+	f.life, f.end = context.WithCancel(context.Background())
+}
+
+// stop ends what reads in the background, and waits for it.
+func (f *fleet) stop() {
+	f.mu.Lock()
+	f.stopped = true
+	f.mu.Unlock()
+	f.end()
+	f.reading.Wait()
+}
+
 // get returns the fleet, with histories if watch is true.
 func (f *fleet) get(ctx context.Context, watch bool) (snapshot, error) {
 	f.mu.Lock()
@@ -56,18 +75,15 @@ func (f *fleet) get(ctx context.Context, watch bool) (snapshot, error) {
 	if watch {
 		last = f.watching
 	}
-	if time.Since(last.at) < fresh {
+	if time.Since(last.at) < fresh || f.stopped {
 		f.mu.Unlock()
 		return last, nil
 	}
 	q := f.asked[watch]
 	if q == nil {
 		q = &question{done: make(chan struct{})}
-		if f.asked == nil {
-			f.asked = make(map[bool]*question)
-		}
 		f.asked[watch] = q
-		go f.ask(watch, q)
+		f.reading.Go(func() { f.ask(watch, q) })
 	}
 	f.mu.Unlock()
 	select {
@@ -80,7 +96,7 @@ func (f *fleet) get(ctx context.Context, watch bool) (snapshot, error) {
 
 // ask reads the fleet for all who wait for it: none of their contexts ends it.
 func (f *fleet) ask(watch bool, q *question) {
-	ctx, cancel := context.WithTimeout(context.Background(), slowest)
+	ctx, cancel := context.WithTimeout(f.life, slowest)
 	defer cancel()
 	read := presence.Fleet
 	if watch {
@@ -93,7 +109,7 @@ func (f *fleet) ask(watch bool, q *question) {
 	} else {
 		processes = append(processes, own)
 	}
-	q.answer = snapshot{processes, time.Now(), err}
+	q.answer = snapshot{processes, operate.Troubles(processes), time.Now(), err}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = q.answer
@@ -112,7 +128,7 @@ func (f *fleet) wrong() int {
 	if f.watching.at.After(last.at.Add(-time.Minute)) {
 		last = f.watching
 	}
-	return operate.Wrong(operate.Sort(append(operate.Troubles(last.processes), f.left...)))
+	return operate.Wrong(last.troubles) + operate.Wrong(f.left)
 }
 
 // waiting returns the work that waits for a person, as it was up to a minute ago. It waits for a
@@ -120,10 +136,10 @@ func (f *fleet) wrong() int {
 func (f *fleet) waiting(ctx context.Context, processes []presence.Process) (left []operate.Trouble, age time.Duration, err error) {
 	f.mu.Lock()
 	done := f.leftDone
-	if done == nil && time.Since(f.leftAt) >= leftFresh {
+	if done == nil && time.Since(f.leftAt) >= leftFresh && !f.stopped {
 		done = make(chan struct{})
 		f.leftDone = done
-		go f.lookForWork(processes, done)
+		f.reading.Go(func() { f.lookForWork(processes, done) })
 	}
 	f.mu.Unlock()
 	if done != nil {
@@ -145,7 +161,7 @@ func (f *fleet) waiting(ctx context.Context, processes []presence.Process) (left
 }
 
 func (f *fleet) lookForWork(processes []presence.Process, done chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), leftSlowest)
+	ctx, cancel := context.WithTimeout(f.life, leftSlowest)
 	defer cancel()
 	left, err := operate.Left(ctx, f.store, processes)
 	f.mu.Lock()

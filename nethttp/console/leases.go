@@ -115,24 +115,28 @@ func (q *request) leases(ctx context.Context, of object) (any, error) {
 
 // one answers how one key is.
 func (q *request) one(of object) (view, error) {
-	if of.Path == "limits" { // its keys are looked up by forms alone
-		return view{}, errNotFound
-	}
-	if of.Path == "operations" {
-		return view{title: of.name, template: "operation", load: func(ctx context.Context) (any, error) {
-			return q.operation(ctx, of)
-		}}, nil
-	}
-	return view{title: of.name, template: map[string]string{"tasks": "task"}[of.Path] + map[string]string{"locks": "lease", "permits": "lease"}[of.Path],
-		load: func(ctx context.Context) (any, error) {
-			if of.Path == "tasks" {
-				t, err := q.findTask(ctx, of)
-				return q.taskOf(of, t), err
-			}
+	v := view{title: of.name}
+	switch of.Path {
+	case "locks", "permits":
+		v.template = "lease"
+		v.load = func(ctx context.Context) (any, error) {
 			k, err := q.findLease(ctx, of)
 			d := q.holdsOf(of, k)
 			return &d, err
-		}}, nil
+		}
+	case "operations":
+		v.template = "operation"
+		v.load = func(ctx context.Context) (any, error) { return q.operation(ctx, of) }
+	case "tasks":
+		v.template = "task"
+		v.load = func(ctx context.Context) (any, error) {
+			t, err := q.findTask(ctx, of)
+			return q.taskOf(of, t), err
+		}
+	default: // keys of limits are looked up by forms alone
+		return view{}, errNotFound
+	}
+	return v, nil
 }
 
 // findLease returns the state of the key that has the object's ID. One that is not in use is not

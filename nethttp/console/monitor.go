@@ -141,8 +141,12 @@ func (q *request) monitor() (view, error) {
 		rows = slices.DeleteFunc(rows, func(r *operate.Row) bool {
 			return !strings.Contains(strings.ToLower(r.Name), search) && !strings.Contains(operate.Noun(r.Kind), search)
 		})
+		minutes := make(map[*operate.Row]operate.Point, len(rows))
+		for _, r := range rows {
+			minutes[r] = r.Minute()
+		}
 		slices.SortStableFunc(rows, func(a, b *operate.Row) int {
-			x, y := a.Minute(), b.Minute()
+			x, y := minutes[a], minutes[b]
 			return cmp.Or(cmp.Compare(y.Denied, x.Denied), cmp.Compare(y.Calls(), x.Calls()))
 		})
 		d.Found, d.Pages = len(rows), max((len(rows)+perPage-1)/perPage, 1)

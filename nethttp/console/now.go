@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/presence"
@@ -27,7 +28,7 @@ func (q *request) now() view {
 			return nil, err
 		}
 		d := &nowData{Processes: len(s.processes), Age: short(oldest(s.processes) + time.Since(s.at))}
-		found := operate.Troubles(s.processes)
+		found := slices.Clone(s.troubles)
 		if s.err != nil {
 			d.Error = storeText(s.err) + " Only this process is shown."
 		} else {

@@ -123,11 +123,16 @@ func count(n uint64) string {
 	return b.String()
 }
 
-// answers are the texts of ?answer=.
+// answers are the texts of ?answer=: an outcome, with answerUnlogged behind it if the store did not take
+// the entry of the log.
 var answers = map[string]string{
-	"done":    "Done, and in the log.",
-	"changed": "It has changed since you looked, and nothing was done. This is how it is now.",
+	"done":                     "Done, and in the log.",
+	"done" + answerUnlogged:    "Done, but not in the log of actions: the store did not take the entry.",
+	"changed":                  "It has changed since you looked, and nothing was done. This is how it is now.",
+	"changed" + answerUnlogged: "It has changed since you looked, and nothing was done. That is not in the log of actions.",
 }
+
+const answerUnlogged = "-unlogged"
 
 func (q *request) sheet(v view) *sheet {
 	s := &sheet{
@@ -185,7 +190,7 @@ func (q *request) render(w http.ResponseWriter, v view) error {
 	_ = http.NewResponseController(w).Flush() // a writer that cannot flush sends it later
 	data, err := v.load(q.Context())
 	if err != nil {
-		s.Error = storeText(err)
+		_, s.Error = answerTo(err)
 	}
 	s.Data = data
 	if data != nil {
