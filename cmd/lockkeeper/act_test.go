@@ -13,11 +13,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// because are the flags of an action that nobody is asked about.
+// because are the flags of an action without a question.
 var because = []string{"-why", "ticket 7", "-as", "ada", "-yes"}
 
 // Each action is done if its object is as the operator has seen it, and otherwise changes nothing and
-// shows what is there. All of it is in the log.
+// shows the object. The log has all of them.
 func TestActing(t *testing.T) {
 	t.Parallel()
 	for name, on := range stores {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
-// deed is an action, with what is asked before it and shown after it.
+// deed is an action, with the question before it and its object after it.
 type deed struct {
 	operate.Action
 	what string                              // as in "release …?"
@@ -30,7 +30,7 @@ func (c *call) carryOut(ctx context.Context, d deed) error {
 	return c.report(ctx, d, outcome, err)
 }
 
-// ask shows what is there and what will happen, and returns what the operator answers.
+// ask shows the object and the effect of an action, and returns the answer of the operator.
 func (c *call) ask(ctx context.Context, d deed) (agreed bool, err error) {
 	if d.seen != nil {
 		d.seen.text(c.errs)

@@ -105,7 +105,7 @@ func (c *call) names(ctx context.Context, kind string) error {
 	return c.print(v)
 }
 
-// nowView is what is wrong.
+// nowView has the troubles of a fleet.
 type nowView struct {
 	Sentence  string            `json:"sentence"`
 	Troubles  []operate.Trouble `json:"troubles"`
@@ -130,7 +130,7 @@ func counted(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// now says what is wrong.
+// now prints the troubles of the fleet.
 func now(ctx context.Context, c *call) error {
 	fleet, err := watchFleet(ctx, c.store)
 	if err != nil {

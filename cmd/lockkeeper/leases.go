@@ -118,7 +118,7 @@ func (v *leaseView) text(p printer) {
 	t.print(p)
 }
 
-// leasesView is what is in use of a name.
+// leasesView has the keys of a name that are in use.
 type leasesView struct {
 	Name  string       `json:"name"`
 	Items []*leaseView `json:"items"`

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
-// limiterView is what is known of a limiter without a key.
+// limiterView is a limiter without a key.
 type limiterView struct {
 	Name     string   `json:"name"`
 	Settings []string `json:"settings"` // the different ones of the processes, the most frequent first

@@ -16,7 +16,7 @@ import (
 // printer prints text that cannot control a terminal.
 type printer struct{ w io.Writer }
 
-// line prints a line. An error of standard output is left alone: there is nobody to report it to.
+// line prints a line. An error of standard output has no place to be reported.
 func (p printer) line(format string, args ...any) {
 	_, _ = fmt.Fprintln(p.w, printable(fmt.Sprintf(format, args...)))
 }

@@ -76,7 +76,7 @@ func onPostgres(t testing.TB) (store.Store, string) {
 
 var stores = map[string]func(testing.TB) (store.Store, string){"redis": onRedis, "postgresql": onPostgres}
 
-// open opens a shop whose labels are a text. Somebody watches it, so that its history is written.
+// open opens a shop whose labels are a text. It is watched, so that its history is written.
 func open(t testing.TB, on func(testing.TB) (store.Store, string), label string) *shop {
 	t.Helper()
 	st, url := on(t)

@@ -411,8 +411,8 @@ func TestTaskStepsWithoutAReply(t *testing.T) {
 	settlesAll(t, s, refs, store.TaskDone, 0)
 }
 
-// A put that the store repeats, since its reply was lost, is told as a repeat: if its task has run
-// meanwhile, here by a trigger, a cancel of the one that the repeat has made prevents nothing.
+// A store that repeats a put without a reply says that it is a repeat. Here a trigger removes the task
+// before the repeat, which makes it anew: its cancel prevents nothing.
 func TestAPutThatTheStoreRepeats(t *testing.T) {
 	t.Parallel()
 	dsn, proxy, s := behindProxy(t)

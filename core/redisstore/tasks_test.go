@@ -344,8 +344,8 @@ func TestManyIdleQueues(t *testing.T) {
 	}
 }
 
-// A put that the store repeats, since it had no reply, is told as a repeat: if its task has ended
-// meanwhile, a cancel of the one that the repeat has made prevents nothing.
+// A store that repeats a put without a reply says that it is a repeat. Here the task has ended before
+// the repeat, which makes it anew: its cancel prevents nothing.
 func TestAPutThatTheStoreRepeats(t *testing.T) {
 	testpace.Parallel(t)
 	server := redistest.Start(t)

@@ -196,7 +196,7 @@ func TestDeniedTogether(t *testing.T) {
 	is("held", "ann:2", "acme:3")
 }
 
-// Nothing is counted while nobody looks, and what was counted is forgotten then.
+// Without a presence nothing is counted, and its end forgets all counts.
 func TestDeniedUnwatched(t *testing.T) {
 	st := memstore.New()
 	l := must(tokenbucket.New(st, "api", tokenbucket.PerHour(1)))

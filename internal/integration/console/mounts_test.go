@@ -169,10 +169,10 @@ func (a answer) resolve(t *testing.T, link string) string {
 // crawl gets every page that is linked from the first one, and returns the link to a release.
 func (v *visitor) crawl() (release string) {
 	v.t.Helper()
-	todo, seen := []string{v.root}, map[string]bool{}
-	for len(todo) > 0 {
-		to := todo[0]
-		todo = todo[1:]
+	found, seen := []string{v.root}, map[string]bool{}
+	for len(found) > 0 {
+		to := found[0]
+		found = found[1:]
 		if seen[to] {
 			continue
 		}
@@ -184,7 +184,7 @@ func (v *visitor) crawl() (release string) {
 		if strings.Contains(to, "/release?") {
 			release = to
 		}
-		todo = append(todo, a.links(v.t, `(?:href|src)="([^"#]+)"`)...)
+		found = append(found, a.links(v.t, `(?:href|src)="([^"#]+)"`)...)
 	}
 	if len(seen) < 15 {
 		v.t.Errorf("only %d pages", len(seen))
