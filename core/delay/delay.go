@@ -84,7 +84,7 @@ func New(st store.Delays, name string, opts ...Option) (*Queue, error) {
 	}
 	q := &Queue{store: st, name: name, config: c, tasks: make(map[*Task]struct{})}
 	q.closing, q.close = context.WithCancel(context.Background())
-	q.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "delay")
+	q.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "delay", q.namesake.Counter())
 	q.keeper = lease.NewKeeper(q.renew)
 	q.settlements = background.NewBatchQueue(q.send)
 	q.detach = hooks.AtShutdown(q, st.AtShutdown, (*Queue).shutdown)

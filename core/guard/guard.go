@@ -97,7 +97,7 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}, sealer: sealer}
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.pending.queue.MaxBytes, g.abandons.MaxBytes = maxPendingBytes, maxAbandonBytes
-	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency")
+	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency", g.namesake.Counter())
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = lease.NewKeeper(g.renew)
 	g.detach = hooks.AtShutdown(g, st.AtShutdown, (*Guard).shutdown)

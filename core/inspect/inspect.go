@@ -181,8 +181,8 @@ func operationOf(r store.OperationRecord) Operation {
 	return op
 }
 
-// DelayedTask is a delayed task. The ID of its record is that of its put, for ReviveTask of
-// [store.TaskKeeper].
+// DelayedTask is a delayed task. The ID of its record is that of its put, for CancelTask of
+// [store.Delays] and ReviveTask of [store.TaskKeeper].
 type DelayedTask struct {
 	store.TaskRecord
 	TaskID string // the delay.Task.ID: log lines and guards have it

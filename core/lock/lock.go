@@ -73,7 +73,7 @@ func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
 		Alloc:     newLease,
 		Reenter:   l.reenter,
 		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name, l.namesake.Counter()),
-		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "lock"),
+		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "lock", l.namesake.Counter()),
 	})
 	namesake.LeaveWith(l.pool, l.namesake)
 	return l, nil

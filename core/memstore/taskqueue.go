@@ -230,14 +230,14 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 		}
 		c.put = earlier.Value.put // a cancel of nothing forgets nothing
 	}
-	if q.buried.Get(req.Key, now) != nil {
+	if b := q.buried.Get(req.Key, now); b != nil && (req.Task == "" || req.Task == b.Value.id) {
 		q.buried.Remove(req.Key)
 		c.outcome = store.TaskEnded
 	}
-	if t := q.find(req.Key, now); t != nil {
-		c.put, c.outcome = q.prevent(t)
+	if t := q.find(req.Key, now); t != nil && (req.Task == "" || req.Task == t.id) {
+		c.put, c.outcome = q.prevent(t, req.Task == "")
 	}
-	if c.outcome == store.TaskAbsent && full {
+	if c.outcome == store.TaskAbsent && (full || req.Task != "") {
 		return c.outcome // without a record: a client could cancel any number of keys
 	}
 	if earlier != nil {
@@ -248,15 +248,16 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 	return c.outcome
 }
 
-// prevent cancels a task. It returns the last put, whose repeat must not put it again.
-func (q *taskQueue) prevent(t *task) (put string, outcome store.CancelOutcome) {
+// prevent cancels a task, and what follows it if that is true. It returns the last put that it
+// cancels, whose repeat must not put it again.
+func (q *taskQueue) prevent(t *task, following bool) (put string, outcome store.CancelOutcome) {
 	put = t.id
-	if t.follows != nil {
-		put = t.follows.id
-	}
 	if t.running {
 		t.cancelled = true
-		q.unfollow(t)
+		if following && t.follows != nil {
+			put = t.follows.id
+			q.unfollow(t)
+		}
 		return put, store.TaskRunning
 	}
 	q.remove(t)

@@ -76,7 +76,7 @@ func (s *Store) put(req *store.PutTaskRequest, p putReply) (store.PutTaskReply, 
 	return store.PutTaskReply{Outcome: outcome, Due: micros(p.remaining)}, nil
 }
 
-const cancelTaskSQL = `SELECT lk.cancel_task_1($1, $2, $3, $4)`
+const cancelTaskSQL = `SELECT lk.cancel_task_1($1, $2, $3, $4, $5)`
 
 // CancelTask implements store.Delays: one statement.
 func (s *Store) CancelTask(ctx context.Context, req store.CancelTaskRequest) (store.CancelOutcome, error) {
@@ -93,7 +93,7 @@ func (s *Store) CancelTask(ctx context.Context, req store.CancelTaskRequest) (st
 
 // cancelArgs are the arguments of the function that cancels.
 func cancelArgs(req *store.CancelTaskRequest) []any {
-	return []any{req.Queue, []byte(req.Key), req.ID, store.CancelRemembered.Microseconds()}
+	return []any{req.Queue, []byte(req.Key), req.ID, store.CancelRemembered.Microseconds(), req.Task}
 }
 
 var cancelOutcomes = map[string]store.CancelOutcome{

@@ -152,7 +152,7 @@ func TestTasksSurviveCrashes(t *testing.T) {
 		mu       sync.Mutex
 		all      sync.WaitGroup
 		put      = make(map[string]bool) // acknowledged
-		finished = make(map[string]bool)
+		finished = make(map[string]bool) // and the put was acknowledged: the repeat of another one puts the task again
 		puttable atomic.Int64
 		progress atomic.Int64
 	)
@@ -188,7 +188,7 @@ func TestTasksSurviveCrashes(t *testing.T) {
 					t.Errorf("%s was finished twice", reqs[i].Key)
 				}
 				if owned[i] {
-					finished[reqs[i].Key] = true
+					finished[reqs[i].Key] = put[reqs[i].Key]
 					progress.Add(1)
 				}
 			}
@@ -246,7 +246,7 @@ func TestManyWaitingTasks(t *testing.T) {
 	steps := map[string]string{
 		"put":        "SELECT lk.put_task_1('orders', 'new', 'id', 'payload', 3600000000, false, false, 0, false)",
 		"move":       "SELECT lk.put_task_1('orders', 'many 500', 'id', 'payload', 3600000000, false, false, 0, false)",
-		"cancel":     "SELECT lk.cancel_task_1('orders', 'many 500', 'id', 60000000)",
+		"cancel":     "SELECT lk.cancel_task_1('orders', 'many 500', 'id', 60000000, '')",
 		"take":       "SELECT lk.take_tasks_1('orders', 'other', 5, 5000000, '', 'inbox', 0)",
 		"await":      "SELECT lk.await_tasks_1('orders', 'inbox', 9000000)",
 		"settle":     "SELECT lk.settle_task_1('orders', 'many 501', 'p501', 'owner', 'D', 0, '', false, false, false)",

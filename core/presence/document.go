@@ -36,7 +36,7 @@ const (
 )
 
 // format is the first byte of both kinds of documents. Deflated text follows.
-const format = 2
+const format = 3
 
 // written is a process in JSON.
 type written struct {

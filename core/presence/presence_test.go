@@ -163,6 +163,37 @@ func TestWatching(t *testing.T) {
 	})
 }
 
+// What a process writes is the same whatever its clock says: a clock that is wrong shifts nothing.
+func TestAClockThatIsWrong(t *testing.T) {
+	written := func(wrongBy time.Duration) (text string) {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(wrongBy)
+			st := memstore.New()
+			defer func() { _ = st.Close() }()
+			limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(1).Burst(2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = limiter.Close() }()
+			here := start(t, st, Service("shop"))
+			defer stop(t, here)
+			for range 3 {
+				_, _ = limiter.Allow(t.Context(), "key")
+			}
+			time.Sleep(SlotLength + SlotLength/2)
+			p := here.Process()
+			if slots := p.Mechanisms[0].Slots; len(slots) != 2 || slots[0].Counts[live.Denied] != 1 {
+				t.Errorf("%+v", slots)
+			}
+			text = fmt.Sprintf("%q %q", encodeProcess(&p), encodeHistory(&p))
+		})
+		return text
+	}
+	if right, wrong := written(0), written(5*time.Minute); right != wrong {
+		t.Errorf("a process writes\n%s\nand with a clock that is five minutes ahead\n%s", right, wrong)
+	}
+}
+
 func TestStartTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()

@@ -52,7 +52,8 @@ func (s *Store) PutTask(ctx context.Context, req store.PutTaskRequest) (store.Pu
 
 // CancelTask implements store.Delays: one script call.
 func (s *Store) CancelTask(ctx context.Context, req store.CancelTaskRequest) (store.CancelOutcome, error) {
-	call := cancelTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID, store.CancelRemembered.Milliseconds())
+	call := cancelTask.Call(s.keysOfTask(req.Queue, req.Key), req.Key, req.ID,
+		store.CancelRemembered.Milliseconds(), req.Task)
 	st := script.Step{Call: call, Operation: opCancelTask, Urgency: script.Finishing}
 	return script.Run(ctx, s.redis, st, func(r script.Reply) (store.CancelOutcome, error) {
 		fields := s.taskFields(ctx, req.Queue, r.Value)

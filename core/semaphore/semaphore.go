@@ -122,7 +122,7 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 		Capacity:  c.weigh,
 		Alloc:     newPermit,
 		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name, c.namesake.Counter()),
-		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore"),
+		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore", c.namesake.Counter()),
 	})
 	namesake.LeaveWith(c.pool, c.namesake)
 	return &Semaphore{c, config}, nil

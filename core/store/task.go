@@ -140,6 +140,10 @@ type PutTaskReply struct {
 type CancelTaskRequest struct {
 	Queue, Key string
 	ID         string // of the cancel: 22 characters of base64url that are never used again
+	// Task is empty, or the ID of the only task that is cancelled: what follows it takes its place,
+	// and a buried or waiting task of the key with another ID stays. The outcome is TaskAbsent if
+	// the key has no task with that ID.
+	Task string
 }
 
 // CancelOutcome is the outcome of CancelTask.

@@ -22,6 +22,7 @@ var brokenTasks = map[string]badTasks{
 	"forgets that a put may have run":          {put: func(req *store.PutTaskRequest) { req.Repeated = false }},
 	"takes a repeat of a put for another":      {put: func(req *store.PutTaskRequest) { req.ID = newID() }},
 	"takes a repeat of a cancel for another":   {cancel: func(req *store.CancelTaskRequest) { req.ID = newID() }},
+	"cancels any task of a key":                {cancel: func(req *store.CancelTaskRequest) { req.Task = "" }},
 	"takes more than Max":                      {take: func(req *store.TakeTasksRequest) { req.Max++ }},
 	"takes one task at a time":                 {take: func(req *store.TakeTasksRequest) { req.Max = 1 }},
 	"gives leases that never end":              {take: func(req *store.TakeTasksRequest) { req.Lease = time.Hour }},

@@ -154,3 +154,40 @@ func cancelsBesideTakes(t *testing.T, h Harness[store.Delays]) {
 		}
 	}
 }
+
+func cancelOfOneTask(t *testing.T, h Harness[store.Delays]) {
+	q := newQueue(t, h)
+	replaced := q.due("moved")
+	present := q.request("moved", 0)
+	q.put(present, store.TaskMoved)
+	q.cancelsOnly(replaced, store.TaskAbsent)
+	q.cancelsOnly(q.request("absent", 0), store.TaskAbsent)
+	q.cancelsOnly(present, store.TaskPrevented)
+	q.put(present, store.TaskKept) // a repeat
+
+	running := q.due("followed")
+	attempt := q.take(running, longLease)
+	next := q.request("followed", 0)
+	q.put(next, store.TaskFollows)
+	q.cancelsOnly(next, store.TaskAbsent) // it is not the key's task yet
+	q.cancelsOnly(running, store.TaskRunning)
+	attempt.settles(store.TaskAgain, 0, true)
+	q.take(next, longLease).settles(store.TaskDone, 0, true)
+
+	q.take(q.due("lost"), shortLease)
+	following := q.request("lost", time.Hour)
+	q.put(following, store.TaskFollows)
+	h.Advance(pastLease)
+	q.cancelsOnly(following, store.TaskEnded) // the owner may not know that its lease has ended
+
+	buried := q.due("buried")
+	q.take(buried, longLease).settles(store.TaskBuried, time.Hour, true)
+	beside := q.due("buried")
+	q.cancelsOnly(buried, store.TaskEnded)
+	q.cancelsOnly(buried, store.TaskAbsent)
+	q.take(beside, longLease).settles(store.TaskBuried, time.Hour, true)
+	waiting := q.due("buried")
+	q.cancelsOnly(waiting, store.TaskPrevented)
+	q.cancelsOnly(beside, store.TaskEnded)
+	q.nothing()
+}

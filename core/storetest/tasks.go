@@ -33,6 +33,7 @@ func Delays[S store.Delays](t *testing.T, run Runner[S]) {
 		{"no further attempt begins at a running task that is cancelled", cancelledRunning},
 		{"a repeated cancel has the outcome of the first", repeatedCancel},
 		{"a cancel and a take exclude each other", cancelsBesideTakes},
+		{"a cancel of one task leaves others of its key", cancelOfOneTask},
 		{"the first lease is short, and a renewal makes it whole", taskLeases},
 		{"a task whose lease has ended is taken again", takenAgain},
 		{"a step after the end of the lease changes nothing", lateTaskSteps},
@@ -90,7 +91,19 @@ func (q taskCase) due(key string) store.PutTaskRequest {
 
 func (q taskCase) cancels(id, key string, want store.CancelOutcome) {
 	q.t.Helper()
-	got, err := q.store.CancelTask(background(), store.CancelTaskRequest{Queue: q.queue, Key: key, ID: id})
+	q.cancelled(store.CancelTaskRequest{Key: key, ID: id}, want)
+}
+
+func (q taskCase) cancelsOnly(task store.PutTaskRequest, want store.CancelOutcome) {
+	q.t.Helper()
+	q.cancelled(store.CancelTaskRequest{Key: task.Key, ID: newOwner(), Task: task.ID}, want)
+}
+
+// cancelled sends a cancel, and checks its outcome.
+func (q taskCase) cancelled(req store.CancelTaskRequest, want store.CancelOutcome) {
+	q.t.Helper()
+	req.Queue = q.queue
+	got, err := q.store.CancelTask(background(), req)
 	if err != nil || got != want {
 		q.t.Fatalf("CancelTask: %d, %v, want %d", got, err, want)
 	}

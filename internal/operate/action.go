@@ -246,7 +246,7 @@ func task(ctx context.Context, st store.Store, a *Action) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	outcome, err := able.CancelTask(ctx, store.CancelTaskRequest{Queue: a.Name, Key: a.Key, ID: naming.NewID()})
+	outcome, err := able.CancelTask(ctx, store.CancelTaskRequest{Queue: a.Name, Key: a.Key, ID: naming.NewID(), Task: seen.ID})
 	if err != nil || outcome == store.TaskAbsent {
 		return false, err
 	}

@@ -111,12 +111,16 @@ const Points = live.Slots + 1
 
 // Point is what happened in one slot of a chart.
 type Point struct {
-	Passed   uint64        `json:"passed"`
-	Denied   uint64        `json:"denied"`
-	Failed   uint64        `json:"failed"`
-	Other    uint64        `json:"other"`
-	Waiting  uint64        `json:"waiting"` // the most at a time, added up over the processes
-	Held     uint64        `json:"held"`    // likewise
+	Passed    uint64 `json:"passed"`
+	Denied    uint64 `json:"denied"`
+	Failed    uint64 `json:"failed"`
+	Other     uint64 `json:"other"`
+	Waiting   uint64 `json:"waiting"`   // the most at a time, added up over the processes
+	Held      uint64 `json:"held"`      // likewise
+	Lost      uint64 `json:"lost"`      // leases, while their holders believed in them
+	Unrenewed uint64 `json:"unrenewed"` // renewals that failed
+	Candidate uint64 `json:"candidate"` // requests that a candidate plan would have denied
+
 	P50      time.Duration `json:"p50_ns"`
 	P99      time.Duration `json:"p99_ns"`
 	Measured bool          `json:"measured"` // P50 and P99 are known
@@ -185,6 +189,9 @@ func (p *Point) add(s *presence.Slot) {
 	p.Denied += uint64(s.Counts[live.Denied])
 	p.Failed += uint64(s.Counts[live.Failed])
 	p.Other += uint64(s.Counts[live.Other])
+	p.Lost += uint64(s.Counts[live.Lost])
+	p.Unrenewed += uint64(s.Counts[live.Unrenewed])
+	p.Candidate += uint64(s.Counts[live.Candidate])
 	p.Waiting += uint64(s.Waiting)
 	p.Held += uint64(s.Held)
 }

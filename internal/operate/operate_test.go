@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/presence"
@@ -89,6 +92,8 @@ func TestTroubles(t *testing.T) {
 	slow.Mechanisms[0].Kind, slow.Mechanisms[0].Name = "lock", "stock"
 	slow.Mechanisms[0].Slots[0].Took = [live.Buckets]uint16{11: 5}
 	slow.Mechanisms[0].Slots[0].Counts[live.Failed] = 1
+	slow.Mechanisms[0].Slots[0].Counts[live.Lost] = 2
+	slow.Mechanisms[0].Slots[0].Counts[live.Unrenewed] = 1
 	var found []string
 	for _, trouble := range Troubles([]presence.Process{down, other, slow, {ID: "d", Unreadable: "it has format 9"}, process("e", 0, 50, 0)}) {
 		found = append(found, trouble.Severity.String()+" "+trouble.What)
@@ -97,6 +102,8 @@ func TestTroubles(t *testing.T) {
 		"critical it evicts: locks end",
 		"critical the redis store is down for shop on host",
 		"warning lock stock has 1 failed call in the last minute",
+		"warning lock stock has 1 failed renewal in the last minute",
+		"warning lock stock has lost 2 leases in the last minute",
 		"warning one call in a hundred of lock stock waited for up to 3s in the last minute",
 		"notice limiter api denied 94 % of 53 calls in the last minute",
 		"notice limiter api has 2 different settings in its processes",
@@ -173,6 +180,39 @@ func TestDo(t *testing.T) {
 	if !slices.Equal(logged, want) {
 		t.Errorf("%q, want %q", logged, want)
 	}
+}
+
+// A task that takes the place of the one that was seen, after a look at it, is not cancelled.
+func TestATaskThatIsMovedBeforeItsCancel(t *testing.T) {
+	st := memstore.New()
+	defer st.Close()
+	queue, err := delay.New(st, "unpaid")
+	must(t, err)
+	put := func() {
+		_, err := queue.Put(t.Context(), "k", nil, time.Hour)
+		must(t, err)
+	}
+	put()
+	seen, _, err := inspect.Task(t.Context(), st, "unpaid", "k")
+	must(t, err)
+	a := Action{Kind: CancelTask, Name: "unpaid", Key: "k", Version: seen.TaskID, Operator: "ada", Why: "it hangs"}
+	if outcome, err := Do(t.Context(), movesTasks{st, put}, a); outcome != Changed || err != nil {
+		t.Errorf("%s, %v", outcome, err)
+	}
+	if _, err := queue.Inspect(t.Context(), "k"); err != nil {
+		t.Errorf("the next task: %v", err)
+	}
+}
+
+// movesTasks is a store in which a task is put just before each cancel.
+type movesTasks struct {
+	store.Store
+	put func()
+}
+
+func (m movesTasks) CancelTask(ctx context.Context, req store.CancelTaskRequest) (store.CancelOutcome, error) {
+	m.put()
+	return m.Store.CancelTask(ctx, req)
 }
 
 // A log that is full loses its oldest entries. One that cannot be read is shown as such.

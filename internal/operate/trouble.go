@@ -124,6 +124,14 @@ func ofRow(r *Row) (found []Trouble) {
 	if minute.Failed > 0 && r.Kind != "idempotency" && r.Kind != "delay" { // whose failures leave work: see Left
 		add(Warning, "look at its log lines", "%s %s has %s in the last minute", Noun(r.Kind), r.Name, many(int(minute.Failed), "failed call")) //nolint:gosec // of a minute
 	}
+	if minute.Lost > 0 {
+		add(Warning, "see its log lines: the store was not reached in time, or the process was paused",
+			"%s %s has lost %s in the last minute", Noun(r.Kind), r.Name, many(int(minute.Lost), "lease")) //nolint:gosec // of a minute
+	}
+	if minute.Unrenewed > 0 {
+		add(Warning, "see whether the store is slow or down: leases end unless a renewal succeeds",
+			"%s %s has %s in the last minute", Noun(r.Kind), r.Name, many(int(minute.Unrenewed), "failed renewal")) //nolint:gosec // of a minute
+	}
 	switch r.Kind {
 	case "rate_limit":
 		if calls := minute.Calls(); calls >= enough && float64(minute.Denied) > deniedPart*float64(calls) {

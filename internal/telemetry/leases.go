@@ -8,6 +8,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
 const (
@@ -24,6 +26,7 @@ type Leases struct {
 	failures metric.Int64Counter
 	add      []metric.AddOption
 	losses   metric.Int64Counter
+	counter  *live.Counter
 	ends     map[HoldEnd]attribute.Set
 	adds     map[HoldEnd][]metric.AddOption
 	logger   *slog.Logger
@@ -31,7 +34,7 @@ type Leases struct {
 }
 
 // NewLeases returns the telemetry of the leases of the mechanism with this name.
-func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string) *Leases {
+func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string, counter *live.Counter) *Leases {
 	meter := p.meter(scope)
 	both := []attribute.KeyValue{policyKey.String(policy), mechanismKey.String(mechanism)}
 	l := &Leases{
@@ -40,9 +43,10 @@ func NewLeases(p Providers, logger *slog.Logger, scope, policy, mechanism string
 		add: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(both...))},
 		losses: must(meter.Int64Counter("lockkeeper.lease.losses",
 			metric.WithDescription("How many leases others may have had while their holders believed in them."), metric.WithUnit("{lease}"))),
-		ends:   make(map[HoldEnd]attribute.Set),
-		adds:   make(map[HoldEnd][]metric.AddOption),
-		logger: logger.With("mechanism", mechanism, "policy", policy),
+		counter: counter,
+		ends:    make(map[HoldEnd]attribute.Set),
+		adds:    make(map[HoldEnd][]metric.AddOption),
+		logger:  logger.With("mechanism", mechanism, "policy", policy),
 	}
 	for _, how := range []HoldEnd{Lost, Expired} {
 		l.ends[how] = attribute.NewSet(append(both[:2:2], leaseEndKey.String(string(how)))...)
@@ -65,6 +69,7 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 		}
 		return
 	}
+	l.counter.Add(live.Unrenewed, failed)
 	if l.failures.Enabled(ctx) {
 		l.failures.Add(ctx, int64(failed), l.add...)
 	}
@@ -76,6 +81,7 @@ func (l *Leases) Renewed(ctx context.Context, renewed []bool, of int, err error)
 // Lost records a lease that was lost before its holder released it. It is called once, with the
 // context of the lease's request, whose span gets an event if it has not ended.
 func (l *Leases) Lost(ctx context.Context, how HoldEnd) {
+	l.counter.Add(live.Lost, 1)
 	if l.losses.Enabled(ctx) {
 		l.losses.Add(ctx, 1, l.adds[how]...)
 	}

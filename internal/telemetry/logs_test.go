@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/live"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -30,8 +31,10 @@ func messages(f func(*slog.Logger)) []string {
 // Failing renewals are logged at the first failure, and at the next confirmed renewal, but not if
 // no lease is left to renew.
 func TestFailingRenewalsAreLogged(t *testing.T) {
+	var counter live.Counter
+	counter.Start()
 	got := messages(func(logger *slog.Logger) {
-		l := telemetry.NewLeases(telemetry.Providers{}, logger, "scope", "carts", "lock")
+		l := telemetry.NewLeases(telemetry.Providers{}, logger, "scope", "carts", "lock", &counter)
 		ctx := context.Background()
 		l.Renewed(ctx, []bool{true, true}, 2, nil)
 		for range 3 {
@@ -47,6 +50,9 @@ func TestFailingRenewalsAreLogged(t *testing.T) {
 		got[1] != `level=INFO msg="no request was left"` ||
 		got[2] != `level=INFO msg="lockkeeper: leases are renewed again" mechanism=lock policy=carts` {
 		t.Errorf("logged:\n%s", strings.Join(got, "\n"))
+	}
+	if r, _ := counter.Read(); r.Totals[live.Unrenewed] != 3 {
+		t.Errorf("counted %v", r.Totals)
 	}
 }
 

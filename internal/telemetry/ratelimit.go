@@ -70,6 +70,9 @@ func NewRateLimit(p Providers, scope, policy string, counter *live.Counter) *Rat
 
 // Candidate counts a decision of a candidate plan.
 func (t *RateLimit) Candidate(ctx context.Context, result RateLimitResult) {
+	if result == RateLimitDenied {
+		t.counter.Count(live.Candidate)
+	}
 	t.candidates.add(ctx, result)
 }
 

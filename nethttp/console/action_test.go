@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -194,48 +195,99 @@ func TestActionsOnAnotherProcess(t *testing.T) {
 	}
 }
 
-// A thousand actions from stale pages beside holders that change end nobody's hold but the one that
-// was seen.
+// A thousand actions from stale pages, beside steps that change what was seen, change nothing.
 func TestStaleActions(t *testing.T) {
 	t.Parallel()
 	st := memstore.New()
 	defer st.Close()
 	s := open(t, st, "shop", "ada")
+	s.fill(t, "k")
 	v := serve(t, st, console.AllowAnyone())
-	path := "locks/shop/" + presence.KeyHash("k") + "/release?format=json"
-	first, err := s.locker.Lock(t.Context(), "k")
-	must(t, err)
-	stale := url.Values{"fence": {text(first.Fence().Number)}, "why": {"it hangs"}}
-	must(t, first.Unlock(t.Context()))
-	stop := make(chan struct{})
-	var holders sync.WaitGroup
-	lost := 0
-	holders.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			lease, err := s.locker.Lock(context.Background(), "k")
-			if err != nil || lease.Context().Err() != nil {
-				lost++
-				continue
-			}
-			if lease.Unlock(context.Background()) != nil {
-				lost++
-			}
-		}
-	})
-	for i := range 1000 {
-		if a := v.send(http.MethodPost, path, stale); a.status != http.StatusOK || !strings.Contains(a.body, `"changed"`) {
-			t.Fatalf("%d: %d %s", i, a.status, a.body)
+	ctx := context.Background()
+	seen := s.deeds(v, "k")
+	operation := guard.Operation{Scope: "customer", Key: "k" + t.Name()}
+	var id string
+	for path := range seen {
+		if rest, ok := strings.CutPrefix(path, "operations/shop/"); ok {
+			id = strings.TrimSuffix(rest, "/resolve")
 		}
 	}
-	close(stop)
-	holders.Wait()
-	if lost > 0 {
-		t.Errorf("%d holds were lost", lost)
+
+	// Each step replaces what was seen, and fails if it is not as the last one has left it.
+	for path, step := range map[string]func() error{
+		"locks/shop/" + presence.KeyHash("k") + "/release": func() error {
+			if err := s.lease.Unlock(ctx); err != nil {
+				return err
+			}
+			var err error
+			s.lease, err = s.locker.Lock(ctx, "k")
+			return err
+		},
+		"permits/shop/" + presence.KeyHash("k") + "/release": func() error {
+			if err := s.permit.Release(ctx); err != nil {
+				return err
+			}
+			var err error
+			s.permit, err = s.permits.Acquire(ctx, "k")
+			return err
+		},
+		"operations/shop/" + id + "/resolve": func() error {
+			record, err := s.orders.InspectID(ctx, id)
+			if err != nil {
+				return err
+			}
+			if err := s.orders.Resolve(ctx, record, guard.NeverHappened(), "ada", "the next one"); err != nil {
+				return err
+			}
+			a, _, err := s.orders.Begin(ctx, operation)
+			if err != nil {
+				return err
+			}
+			return a.CompleteUnknown(ctx)
+		},
+		"tasks/shop/" + presence.KeyHash("k") + "/cancel": func() error {
+			put, err := s.timers.Put(ctx, "k", nil, time.Hour)
+			if err == nil && put.Outcome != delay.Moved {
+				err = fmt.Errorf("the task was not there: %v", put.Outcome)
+			}
+			return err
+		},
+		"tasks/shop/" + presence.KeyHash("k-buried") + "/revive": func() error {
+			if outcome, err := s.timers.Cancel(ctx, "k-buried"); err != nil || outcome != delay.Ended {
+				return fmt.Errorf("the task was not buried: %v, %w", outcome, err)
+			}
+			s.bury(t, "k-buried")
+			return nil
+		},
+	} {
+		form := seen[path]
+		if form == nil {
+			t.Fatalf("no action %s", path)
+		}
+		must(t, step())
+		stop := make(chan struct{})
+		var steps sync.WaitGroup
+		steps.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := step(); err != nil {
+					t.Errorf("%s changed something: %v", path, err)
+					return
+				}
+			}
+		})
+		for i := range 200 {
+			if a := v.send(http.MethodPost, path+"?format=json", form); a.status != http.StatusOK || !strings.Contains(a.body, `"changed"`) {
+				t.Errorf("%s, action %d: %d %s", path, i, a.status, a.body)
+				break
+			}
+		}
+		close(stop)
+		steps.Wait()
 	}
 }
 

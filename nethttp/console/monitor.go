@@ -99,6 +99,9 @@ func rowOf(r *operate.Row) monitorRow {
 		m.Minutes.Denied += p.Denied
 		m.Minutes.Failed += p.Failed
 		m.Minutes.Other += p.Other
+		m.Minutes.Lost += p.Lost
+		m.Minutes.Unrenewed += p.Unrenewed
+		m.Minutes.Candidate += p.Candidate
 		m.Minutes.Waiting = max(m.Minutes.Waiting, p.Waiting)
 		m.Minutes.Held = max(m.Minutes.Held, p.Held)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
@@ -33,14 +34,15 @@ func reading(t *testing.T, st any, kind string) live.Reading {
 	panic("unreachable")
 }
 
-type totals = [4]uint64 // passed, denied, failed, other
+type totals = [7]uint64 // passed, denied, failed, other, lost, unrenewed, denied by the candidate
 
 // Every result of every mechanism is counted once, with the waiters and holds of the moment.
 func TestCountersOfMechanisms(t *testing.T) {
 	ctx := context.Background()
 	for kind, use := range map[string]func(t *testing.T, st *memstore.Store, look func() live.Reading) totals{
 		"rate_limit": func(t *testing.T, st *memstore.Store, look func() live.Reading) totals {
-			l, err := tokenbucket.New(st, "x", tokenbucket.PerSecond(1).Burst(3))
+			l, err := tokenbucket.New(st, "x", tokenbucket.PerSecond(1).Burst(3),
+				tokenbucket.WithCandidate(tokenbucket.PerSecond(1).Burst(1)))
 			fatal(t, err)
 			for range 5 {
 				_, err := l.Allow(ctx, "key")
@@ -52,7 +54,8 @@ func TestCountersOfMechanisms(t *testing.T) {
 				t.Errorf("%d wait for tokens", r.Waiting)
 			}
 			time.Sleep(2 * time.Second)
-			return totals{4, 4, 0, 0} // the waiter was denied twice, alone and as the first of its queue
+			// The waiter was denied twice, alone and as the first of its queue.
+			return totals{live.Passed: 4, live.Denied: 4, live.Candidate: 5}
 		},
 		"lock": func(t *testing.T, st *memstore.Store, look func() live.Reading) totals {
 			l, err := lock.New(st, "x", lock.WithTTL(time.Minute))
@@ -70,7 +73,12 @@ func TestCountersOfMechanisms(t *testing.T) {
 			leave()
 			synctest.Wait()
 			fatal(t, lease.Unlock(ctx))
-			return totals{1, 1, 0, 1}
+			lease, err = l.Lock(ctx, "key")
+			fatal(t, err)
+			_, err = st.RevokeLease(ctx, store.LockKind+"x", "key", lease.Fence().Number)
+			fatal(t, err)
+			<-lease.Context().Done()
+			return totals{live.Passed: 2, live.Denied: 1, live.Other: 1, live.Lost: 1}
 		},
 		"semaphore": func(t *testing.T, st *memstore.Store, look func() live.Reading) totals {
 			s, err := semaphore.New(st, "x", 5)

@@ -215,13 +215,15 @@ BEGIN
   END LOOP;
 END $$;
 
--- cancel_task_1 is CancelTask.
-CREATE OR REPLACE FUNCTION lk.cancel_task_1(of_queue text, of_key bytea, by text, remembered bigint) RETURNS text
+-- cancel_task_1 is CancelTask. of_task is empty, or the ID of the only task to cancel.
+CREATE OR REPLACE FUNCTION lk.cancel_task_1(of_queue text, of_key bytea, by text, remembered bigint, of_task text)
+  RETURNS text
   LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   t record;
   at bigint;
   found_it boolean;
+  runs boolean;
   result text;
   last_put text;
 BEGIN
@@ -236,13 +238,17 @@ BEGIN
     RETURN result;
   END IF;
   result := 'A';
-  DELETE FROM lk.buried_tasks b WHERE b.queue = of_queue AND b.key = of_key;
+  DELETE FROM lk.buried_tasks b WHERE b.queue = of_queue AND b.key = of_key AND of_task IN ('', b.put);
   IF FOUND THEN
     result := 'E';
   END IF;
-  IF found_it THEN
-    last_put := coalesce(t.next_put, t.put);
-    IF t.running AND t.due > at THEN
+  runs := t.running AND t.due > at;
+  IF found_it AND of_task IN ('', CASE WHEN t.running AND NOT runs THEN coalesce(t.next_put, t.put) ELSE t.put END) THEN
+    last_put := CASE WHEN of_task = '' THEN coalesce(t.next_put, t.put) ELSE of_task END;
+    IF runs AND of_task <> '' THEN
+      result := 'R';
+      UPDATE lk.tasks s SET cancelled = true WHERE s.queue = of_queue AND s.key = of_key;
+    ELSIF runs THEN
       result := 'R';
       UPDATE lk.tasks s SET cancelled = true, next_put = NULL, next_payload = NULL, next_due = NULL
         WHERE s.queue = of_queue AND s.key = of_key;
@@ -250,6 +256,10 @@ BEGIN
       result := CASE WHEN t.tried THEN 'E' ELSE 'P' END;
       DELETE FROM lk.tasks s WHERE s.queue = of_queue AND s.key = of_key;
     END IF;
+  END IF;
+  IF result = 'A' AND of_task <> '' THEN
+    PERFORM lk.confirm_1();
+    RETURN result;
   END IF;
   INSERT INTO lk.cancelled_tasks AS c (queue, key, id, put, outcome, ends)
     VALUES (of_queue, of_key, by, last_put, result::"char", at + remembered)

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -192,7 +193,12 @@ func TestPages(t *testing.T) {
 			"hostile": "locks/eu~2forders~3f~3cb~3e~26~22~27~252e~7e~3b",
 		} {
 			v.open(path)
-			v.fits(l.String() + "-" + name)
+			v.fits(l, name)
+		}
+		if l.width == 1280 {
+			v.releaseByKeyboard()
+		} else {
+			v.releaseWithoutScripts()
 		}
 		for _, says := range complaints() {
 			if !strings.HasPrefix(says, "fetched "+server.URL) {
@@ -306,10 +312,62 @@ func (v visit) link(path, text string) string {
 	return strings.TrimPrefix(links[0], v.root)
 }
 
-// fits checks that a page fits its window, and can be read and operated.
-func (v visit) fits(name string) {
+// releaseByKeyboard ends a hold with keys alone, from the first page on.
+func (v visit) releaseByKeyboard() {
 	v.Helper()
-	v.Run(name, func(t *testing.T) {
+	v.open("")
+	for _, link := range []string{`/locks$`, `/locks/orders$`, `/locks/orders/[^/]*$`, `/release[?]`} {
+		v.tabTo(fmt.Sprintf(`e.matches("a") && e.href.match(%q)`, link))
+		v.Do("press Enter", chromedp.KeyEvent("\r"))
+		testpace.Eventually(v.T, 10*time.Second, "the link is followed: "+link, func() bool {
+			to, err := chromedp.Run(v.Ctx, chromedp.Evaluate[string](`document.querySelector("main") && location.href`))
+			return err == nil && regexp.MustCompile(link).MatchString(to) // an error while the page changes
+		})
+	}
+	v.tabTo(`e.name === "why"`)
+	v.Do("type", chromedp.KeyEvent("it hangs"))
+	v.tabTo(`e.matches("main button")`)
+	v.Do("press Enter", chromedp.KeyEvent("\r"))
+	v.done()
+}
+
+// tabTo presses Tab until an element e has the focus.
+func (v visit) tabTo(condition string) {
+	v.Helper()
+	for range 200 {
+		v.Do("press Tab", chromedp.KeyEvent("\t"))
+		if v.Number(`((e) => +!!(`+condition+`))(document.activeElement)`) == 1 {
+			return
+		}
+	}
+	v.Fatalf("no Tab reaches %s", condition)
+}
+
+// releaseWithoutScripts takes a permit back in a browser that runs no script.
+func (v visit) releaseWithoutScripts() {
+	v.Helper()
+	v.WithoutScripts()
+	v.open("monitor") // which shows itself without a script, too
+	v.open(v.link("permits/orders", "/release"))
+	v.Do("fill in and send", chromedp.SendKeys(chromedp.CSS(`[name=why]`), "it hangs"), chromedp.Click(chromedp.CSS("main button")))
+	v.done()
+}
+
+func (v visit) done() {
+	v.Helper()
+	v.Do("see the outcome", chromedp.WaitVisible(chromedp.CSS(".answer")))
+	if says := v.Texts(`[document.querySelector(".answer").textContent]`)[0]; !strings.HasPrefix(says, "Done, and in the log.") {
+		v.Errorf("it says %q", says)
+	}
+}
+
+// other is the other scheme of colours.
+var other = map[string]string{"light": "dark", "dark": "light"}
+
+// fits checks that a page fits its window, and can be read and operated, also in the other scheme.
+func (v visit) fits(l look, name string) {
+	v.Helper()
+	v.Run(l.String()+"-"+name, func(t *testing.T) {
 		v := visit{pagetest.Visit{T: t, Ctx: v.Ctx}, v.root}
 		if over := v.Number(`document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
 			v.Errorf("the page is %d pixels too wide: %q", over, v.Texts(`[...document.querySelectorAll("body *")]
@@ -330,9 +388,12 @@ func (v visit) fits(name string) {
 			v.Errorf("%d headings of the page", headings)
 		}
 		if !strings.HasSuffix(name, "-many") { // its 500 rows are alike
-			v.Readable()
 			v.Named()
+			v.Readable()
+			v.Scheme(other[l.scheme])
+			v.Readable()
+			v.Scheme(l.scheme)
 		}
-		v.Picture(name)
+		v.Picture(l.String() + "-" + name)
 	})
 }

@@ -178,15 +178,27 @@ func Open(ctx context.Context, t *testing.T, page string, width int64, scheme st
 	send(v, network.Enable, network.EnableParams{})
 	send(v, runtime.Enable, cdp.Empty{})
 	send(v, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}) // beside other tabs
-	send(v, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-	})
+	v.Scheme(scheme)
 	v.Do("load", chromedp.EmulateViewport(width, 800), chromedp.Navigate(page), chromedp.WaitVisible(chromedp.CSS("main")))
 	return v, func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(list)
 	}
+}
+
+// Scheme shows the page in the "light" or in the "dark" colours.
+func (v Visit) Scheme(name string) {
+	v.Helper()
+	send(v, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
+	})
+}
+
+// WithoutScripts keeps the scripts of the pages that are opened from now on from running.
+func (v Visit) WithoutScripts() {
+	v.Helper()
+	send(v, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
 // Fits checks the size of the page, and of its buttons.

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// Result is the result of a call, in the terms that all mechanisms have in common.
+// Result is the result of a call, in the terms that all mechanisms have in common; or, from Lost on,
+// an event beside calls.
 type Result int
 
 const (
@@ -28,6 +29,12 @@ const (
 	Failed
 	// Other is a wait that its caller left, a replay, and a task that runs again.
 	Other
+	// Lost is a lease that ended while its holder believed in it.
+	Lost
+	// Unrenewed is a renewal of a lease that failed.
+	Unrenewed
+	// Candidate is a request that a candidate plan would have denied.
+	Candidate
 
 	results = iota
 )
@@ -108,9 +115,12 @@ func (c *Counter) Measures() bool {
 }
 
 // Count counts a result.
-func (c *Counter) Count(r Result) {
+func (c *Counter) Count(r Result) { c.Add(r, 1) }
+
+// Add counts a result n times.
+func (c *Counter) Add(r Result, n int) {
 	if s := c.running(); s != nil {
-		s.counts[r].Add(1)
+		s.counts[r].Add(uint64(n)) //nolint:gosec // not negative
 	}
 }
 
