@@ -20,6 +20,7 @@ import (
 	"syscall"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/consoles"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/delays"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/idempotency"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
@@ -49,7 +50,7 @@ func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
 		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
-		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections,
+		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections, consoles.Sections,
 	} {
 		all = append(all, some()...)
 	}

@@ -39,12 +39,8 @@ end
 
 -- sweep removes up to a hundred documents that have expired.
 local function sweep()
-  local members = redis.call('ZRANGE', Z, 0, 99, 'WITHSCORES')
-  for i = 1, #members, 2 do
-    if tonumber(members[i + 1]) > now then
-      break
-    end
-    drop(members[i])
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', Z, '-inf', string.format('%.0f', now), 'LIMIT', 0, 100)) do
+    drop(name)
   end
 end
 

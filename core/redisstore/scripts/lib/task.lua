@@ -125,14 +125,7 @@ end
 
 -- past returns up to n of the first members of a zset whose scores are not after now.
 local function past(set, n)
-  local members, found = redis.call('ZRANGE', set, 0, n - 1, 'WITHSCORES'), {}
-  for i = 1, #members, 2 do
-    if tonumber(members[i + 1]) > now then
-      break
-    end
-    found[#found + 1] = members[i]
-  end
-  return found
+  return redis.call('ZRANGEBYSCORE', set, '-inf', string.format(INT, now), 'LIMIT', 0, n)
 end
 
 -- sweep removes up to a hundred buried tasks that have expired.
