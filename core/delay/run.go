@@ -218,7 +218,7 @@ func newTaker(q *Queue) *taker {
 
 // Processes that wait for the same task take at different times, so that most takes find it taken.
 const (
-	spreadEach = 5 * time.Millisecond
+	spreadEach = 2 * time.Millisecond
 	spreadMost = 20 * time.Millisecond
 )
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
 )
@@ -34,59 +33,33 @@ func StartPgBouncer(t testing.TB, target string, settings ...string) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	host, port, _ := net.SplitHostPort(target)
-	for range 10 { // another process may take the free port first
-		own, err := freePort()
-		if err != nil {
-			t.Fatal(err)
-		}
+	own, err := testproc.Somewhere(func(own int) error {
 		text := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\n"+
-			"unix_socket_dir=\nauth_type=any\npool_mode=transaction\nlogfile=%s\n", host, port, own, filepath.Join(dir, "log"))
+			"unix_socket_dir=\nauth_type=any\npool_mode=transaction\n", host, port, own)
 		for _, setting := range settings {
 			text += setting + "\n"
 		}
 		path := filepath.Join(dir, "pgbouncer.ini")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // another user reads it
-			t.Fatal(err)
+			return err
 		}
-		cmd := asUser(testproc.Watched("TERM", program, "-q", path))
-		stdin, err := cmd.StdinPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
+		output := filepath.Join(dir, "log")
+		cmd := asUser(testproc.Watched("TERM", program, path))
+		running, err := testproc.Start(cmd, output, patience, func() bool { return testproc.Accepts("127.0.0.1:" + strconv.Itoa(own)) })
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		end := func() {
-			_ = stdin.Close()
-			if err := cmd.Wait(); t.Failed() {
-				text, _ := os.ReadFile(filepath.Join(dir, "log"))
-				t.Logf("pgbouncer: %v:\n%s", err, text[max(0, len(text)-4096):])
+		t.Cleanup(func() {
+			running.End(0)
+			if t.Failed() {
+				text, _ := os.ReadFile(output)
+				t.Logf("pgbouncer:\n%s", text[max(0, len(text)-4096):])
 			}
-		}
-		if address := "127.0.0.1:" + strconv.Itoa(own); accepts(address) {
-			t.Cleanup(end)
-			return address
-		}
-		end()
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("pgbouncer: %v", err)
 	}
-	text, _ := os.ReadFile(filepath.Join(dir, "log"))
-	t.Fatalf("pgbouncer does not start: %s", text)
-	return ""
-}
-
-// accepts waits until an address accepts connections.
-func accepts(address string) bool {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; {
-		if conn, err := net.Dial("tcp", address); err == nil {
-			_ = conn.Close()
-			return true
-		}
-		select {
-		case <-deadline:
-			return false
-		case <-tick.C:
-		}
-	}
+	return "127.0.0.1:" + strconv.Itoa(own)
 }

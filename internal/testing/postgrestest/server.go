@@ -3,10 +3,7 @@
 package postgrestest
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -34,9 +31,7 @@ type Server struct {
 	args []string
 
 	mu      sync.Mutex
-	watcher *exec.Cmd // ends the server when the test binary has ended, however
-	stdin   io.Closer // of the watcher
-	exited  chan struct{}
+	running *testproc.Server
 }
 
 // Programs returns the directory with the programs of a PostgreSQL server, the newest of those that
@@ -116,16 +111,9 @@ func (s *Server) endsWith(t testing.TB) {
 // listenSomewhere starts the server on a free port.
 func (s *Server) listenSomewhere() {
 	s.t.Helper()
-	var err error
-	for range 10 { // another process may take the free port first
-		if s.port, err = freePort(); err != nil {
-			s.t.Fatal(err)
-		}
-		if err = s.start(); err == nil {
-			return
-		}
+	if _, err := testproc.Somewhere(func(port int) error { s.port = port; return s.start() }); err != nil {
+		s.t.Fatalf("postgres: %v", err)
 	}
-	s.t.Fatalf("postgres: %v", err)
 }
 
 // Addr is the server's address, the same after a restart.
@@ -170,39 +158,26 @@ func (s *Server) find() (*os.Process, error) {
 	return os.FindProcess(pid)
 }
 
-// stop ends the server without a checkpoint. The watcher does that at the end of its input.
-func (s *Server) stop() {
+// stop ends the server without a checkpoint.
+func (s *Server) stop() { s.end(false) }
+
+// Kill kills the server, all its processes, as a crash would. It may be called again.
+func (s *Server) Kill() { s.end(true) }
+
+func (s *Server) end(crash bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watcher == nil {
+	if s.running == nil {
 		return
 	}
-	_ = s.stdin.Close()
-	select {
-	case <-s.exited:
-	case <-time.After(10 * time.Second):
+	if crash || !s.running.End(10*time.Second) {
+		// The other processes of the server end when they see that the main one has.
 		if process, err := s.find(); err == nil {
 			_ = process.Kill()
 		}
-		<-s.exited
+		s.running.End(0)
 	}
-	s.watcher = nil
-}
-
-// Kill kills the server, all its processes, as a crash would. It may be called again.
-func (s *Server) Kill() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.watcher == nil {
-		return
-	}
-	// The other processes of the server end when they see that the main one has.
-	if process, err := s.find(); err == nil {
-		_ = process.Kill()
-	}
-	_ = s.stdin.Close()
-	<-s.exited
-	s.watcher = nil
+	s.running = nil
 }
 
 // Restart starts the server again at its old address, after Kill or instead of it.
@@ -253,60 +228,24 @@ func asUser(cmd *exec.Cmd) *exec.Cmd {
 func (s *Server) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log, err := os.Create(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	args := append([]string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port)}, s.args...)
 	cmd := asUser(testproc.Watched("QUIT", filepath.Join(s.bin, "postgres"), args...))
 	cmd.Dir = s.dir
-	cmd.Stdout, cmd.Stderr = log, log
-	stdin, err := cmd.StdinPipe()
+	// Until the server has begun, its file has the ID of one that was killed.
+	before, _ := s.state()
+	running, err := testproc.Start(cmd, filepath.Join(s.dir, "log"), patience, func() bool {
+		pid, status := s.state()
+		return pid != before && status == "ready"
+	})
 	if err != nil {
 		return err
 	}
-	before, _ := s.state() // of one that was killed
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	if err := s.await(exited, before); err != nil {
-		_ = stdin.Close()
-		<-exited
-		text, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("%w: %s", err, text)
-	}
-	s.watcher, s.stdin, s.exited = cmd, stdin, exited
+	s.running = running
 	return nil
 }
 
 // patience is how long a server may take to start, on a busy machine.
 const patience = time.Minute
-
-// await waits until the server accepts connections. Its file has the ID of the process before it until
-// it has begun.
-func (s *Server) await(exited <-chan struct{}, before string) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		if pid, status := s.state(); pid != before && status == "ready" {
-			return nil
-		}
-		select {
-		case <-exited:
-			return errors.New("exited at once")
-		case <-deadline:
-			return fmt.Errorf("not ready after %v", patience)
-		case <-tick.C:
-		}
-	}
-}
 
 // credential is the user that runs servers: postgres refuses to be run by root.
 func credential() *syscall.Credential {
@@ -329,15 +268,6 @@ func giveAway(dir string) error {
 		return os.Chown(dir, int(c.Uid), int(c.Gid))
 	}
 	return nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Replica starts a replica of the server, which follows it and lives until the test ends.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
 )
 
 // Cluster is a Redis Cluster.
@@ -76,7 +78,7 @@ func (c *Cluster) startMasters() {
 // startNode starts a server without other nodes, and returns its port for them.
 func (c *Cluster) startNode() (server *Server, bus int) {
 	c.t.Helper()
-	bus, err := freePort()
+	bus, err := testproc.FreePort()
 	c.must(err)
 	return c.start(c.t, append([]string{
 		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000",

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
 )
 
 // leaver is the environment variable that makes TestLeaver start servers, and wait to be killed.
@@ -67,7 +68,7 @@ func TestKilledTestsLeaveNothing(t *testing.T) {
 	for _, s := range left {
 		testpace.Eventually(t, 10*time.Second, "the server at "+s.Addr()+" is gone, and its directory", func() bool {
 			_, err := os.Stat(s.dir)
-			return s.process.Signal(syscall.Signal(0)) != nil && !s.accepts() && os.IsNotExist(err)
+			return s.process.Signal(syscall.Signal(0)) != nil && !testproc.Accepts(s.Addr()) && os.IsNotExist(err)
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
 )
 
 // Sentinel is a master with a replica, and a sentinel that promotes the replica when the master is
@@ -31,7 +33,7 @@ func StartSentinel(t testing.TB) *Sentinel {
 	s.sentinel = &Server{t: t, path: s.Master.path, dir: newDir(t)}
 	t.Cleanup(s.sentinel.Stop)
 	var err error
-	if s.sentinel.port, err = freePort(); err != nil {
+	if s.sentinel.port, err = testproc.FreePort(); err != nil {
 		t.Fatal(err)
 	}
 	s.sentinel.conf = filepath.Join(s.sentinel.dir, "sentinel.conf")

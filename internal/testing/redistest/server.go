@@ -3,10 +3,6 @@ package redistest
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,8 +31,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	process *os.Process
-	stdin   io.Closer     // of the process that ends the server when the test binary has ended, however
-	exited  chan struct{} // when both have
+	watched *testproc.Server
 }
 
 // Start starts a server that lives until the test ends. It skips the test if redis-server is not
@@ -58,17 +53,16 @@ func (b Binary) Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, path: string(b), args: args, dir: newDir(t)}
 	t.Cleanup(s.Stop)
-	var err error
-	for range 10 { // another process may take the free port first
-		if s.port, err = freePort(); err != nil {
-			t.Fatal(err)
-		}
-		if err = s.start(); err == nil {
-			return s
-		}
+	s.listenSomewhere()
+	return s
+}
+
+// listenSomewhere starts the server on a free port.
+func (s *Server) listenSomewhere() {
+	s.t.Helper()
+	if _, err := testproc.Somewhere(func(port int) error { s.port = port; return s.start() }); err != nil {
+		s.t.Fatalf("%s: %v", s.path, err)
 	}
-	t.Fatalf("%s: %v", b, err)
-	return nil
 }
 
 // Addr is the server's address, the same after a restart.
@@ -96,8 +90,7 @@ func (s *Server) Stop() {
 		return
 	}
 	_ = s.process.Kill()
-	_ = s.stdin.Close()
-	<-s.exited
+	s.watched.End(0)
 	s.process = nil
 }
 
@@ -120,11 +113,6 @@ func (s *Server) Process() *os.Process {
 func (s *Server) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log, err := os.Create(filepath.Join(s.dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	args := append([]string{
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
 		"--repl-diskless-sync-delay", "0",
@@ -133,53 +121,28 @@ func (s *Server) start() error {
 		args = []string{s.conf, "--sentinel"}
 	}
 	args = append(args, "--pidfile", s.pidFile())
-	cmd := testproc.Watched("KILL", s.path, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	stdin, err := cmd.StdinPipe()
+	watched, err := testproc.Start(testproc.Watched("KILL", s.path, args...), filepath.Join(s.dir, "log"), 10*time.Second, s.replies)
 	if err != nil {
 		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	if err := s.await(exited); err != nil {
-		_ = stdin.Close()
-		<-exited
-		text, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("%w: %s", err, text)
 	}
 	process, err := s.find()
 	if err != nil {
-		_ = stdin.Close()
-		<-exited
+		watched.End(0)
 		return err
 	}
-	s.process, s.stdin, s.exited = process, stdin, exited
+	s.process, s.watched = process, watched
 	return nil
 }
 
-// await waits until the server replies.
-func (s *Server) await(exited <-chan struct{}) error {
+// replies reports whether the server replies. The client alone would dial again only after 100 ms, by
+// when the server has long been ready.
+func (s *Server) replies() bool {
+	if !testproc.Accepts(s.Addr()) {
+		return false
+	}
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: s.Addr(), MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
-	for !s.accepts() || client.Ping(context.Background()).Err() != nil {
-		select {
-		case <-exited:
-			return errors.New("exited at once")
-		case <-deadline:
-			return errors.New("not ready after 10s")
-		case <-tick.C:
-		}
-	}
-	return nil
+	return client.Ping(context.Background()).Err() == nil
 }
 
 // find finds the server's process, whose ID it writes before it replies.
@@ -196,26 +159,6 @@ func (s *Server) find() (*os.Process, error) {
 }
 
 func (s *Server) pidFile() string { return filepath.Join(s.dir, "pid") }
-
-// accepts reports whether the server accepts connections. The client would dial again only after
-// 100 ms, by when the server has long been ready.
-func (s *Server) accepts() bool {
-	conn, err := net.Dial("tcp", s.Addr())
-	if err != nil {
-		return false
-	}
-	_ = conn.Close()
-	return true
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
 
 // until polls until a condition holds, and fails the test if it does not within 30 seconds.
 func until(t testing.TB, what string, holds func() bool) {
