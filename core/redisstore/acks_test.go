@@ -2,8 +2,10 @@ package redisstore_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,6 +49,26 @@ func TestReplicaAcks(t *testing.T) {
 	_, err := newClaim("k", "another").acquire(s)
 	wantNotReplicated(t, err)
 	after.gets(t, plain, store.Granted)
+}
+
+// Grants that no replica confirms for more than half of the store's timeout are not taken for silence of
+// the server, which would end the connections of calls that wait.
+func TestReplicasThatAreLate(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t) // without a replica
+	timeout := testpace.Scale(2 * time.Second)
+	s := newStore(t, dial(t, server.Addr(), timeout), redisstore.WithTimeout(timeout),
+		redisstore.WithReplicaAcks(1, 6*timeout/10))
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for n := range 2 {
+				_, err := newClaim(fmt.Sprint("k", i, n), "holder").acquire(s)
+				wantNotReplicated(t, err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 func wantNotReplicated(t testing.TB, err error) {

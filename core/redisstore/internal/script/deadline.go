@@ -25,8 +25,8 @@ type deadlines struct {
 	spare sync.Pool // of chan struct{}, of calls that ended in time
 }
 
-// deadline is the deadline of a call. After half of the time for the reply the node is probed, so
-// that the reason is known when the call ends.
+// deadline is the deadline of a call. After half of the time for the reply, counted from the end of
+// what the server waits for, the node is probed, so that the reason is known when the call ends.
 type deadline struct {
 	end time.Time
 	at  time.Time // end, or before it, when the node is probed
@@ -44,6 +44,7 @@ type callContext struct {
 	sent            inFlight
 	deadline        deadline
 	replyIn         time.Duration
+	waits           time.Duration // for how long the server may wait, for replicas, before it replies
 	began           time.Time
 	large           bool        // may take long
 	writes          bool        // may write
@@ -117,7 +118,7 @@ func (d *deadlines) release(c *callContext) {
 // add adds a deadline; patience is how long the client waits. The caller holds mu.
 func (d *deadlines) add(l *deadline, began time.Time, timeout, patience time.Duration) {
 	l.end = began.Add(timeout)
-	d.insert(l, began.Add(min(timeout, patience)/2))
+	d.insert(l, began.Add((l.of.waits+min(timeout, patience))/2))
 }
 
 // insert inserts a deadline in order: nearly always at the end, since nearly all have the same

@@ -15,6 +15,9 @@ func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err er
 	server := redis.Cmdable(n.owner.config.Redis)
 	cluster, isCluster := server.(*redis.ClusterClient)
 	command, form := byHash, call.Script.in(n.owner)
+	if !n.loaded.Load() { // another call loads: without the script, WAIT would wait for nothing
+		command = byText
+	}
 	for range 4 { // each case below occurs at most once, unless the Cluster keeps changing
 		if isCluster {
 			if server, err = cluster.MasterForKey(c, call.Keys[0]); err != nil {

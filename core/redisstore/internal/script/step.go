@@ -101,6 +101,9 @@ func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 	a := attempt{node: n, urgency: r.Urgency, writes: !r.Reads, anyOutcome: r.anyOutcome(), bytes: r.size, replyBytes: r.ReplySize}
 	err := a.begin(ctx)
 	if err == nil {
+		if r.Grants && n.owner.config.Acks > 0 {
+			a.context.waits = n.owner.config.AckTimeout
+		}
 		r.reply, err = n.evalStep(a.context, &r.Step)
 		replied = err == nil || redisfault.IsReply(err)
 		err = a.finish(err)
