@@ -9,26 +9,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
-// shownKey is a key as it is shown: its ID, and the key itself with -show-keys.
-type shownKey struct {
-	ID  string `json:"id"`
-	Key string `json:"key,omitempty"`
-}
-
-func (k shownKey) String() string {
+// keyText is a key as lines have it: the key itself with -show-keys, otherwise its ID.
+func keyText(k operate.ShownKey) string {
 	if k.Key == "" {
 		return k.ID
 	}
 	return quoted(k.Key)
 }
 
-func (c *call) shown(key string) shownKey {
-	k := shownKey{ID: operate.KeyID(key)}
-	if c.showKeys {
-		k.Key = key
-	}
-	return k
-}
+func (c *call) shown(key string) operate.ShownKey { return operate.Show(key, c.showKeys) }
 
 // keyFromStdin reports whether the key is the content of standard input.
 func (c *call) keyFromStdin() bool { return len(c.args) > 1 && c.args[1] == "-" }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -27,55 +26,13 @@ var (
 
 // leaseView is a lock, or the permits of a semaphore's key.
 type leaseView struct {
-	Name    string       `json:"name"`
-	Key     shownKey     `json:"key"`
-	InUse   int          `json:"in_use"` // the weights of all holds; 2^30 of a lock that is not shared
-	Holders []holdView   `json:"holders"`
-	Waiting int          `json:"waiting"`
-	Waiters []waiterView `json:"waiters"` // the first of them, in order
+	operate.Holds
 
 	kind leaseKind
 }
 
-type holdView struct {
-	Fence     int64         `json:"fence,string"`
-	Label     string        `json:"label"`
-	Weight    int           `json:"weight"`
-	Age       time.Duration `json:"held_for_ns"`
-	Remaining time.Duration `json:"remaining_ns"`
-	Trace     string        `json:"trace,omitempty"`
-}
-
-type waiterView struct {
-	Label   string        `json:"label"`
-	Weight  int           `json:"weight"`
-	Reserve int           `json:"reserve,omitempty"`
-	Age     time.Duration `json:"waits_for_ns"`
-	Trace   string        `json:"trace,omitempty"`
-}
-
 func (c *call) leaseView(kind leaseKind, k inspect.Key) *leaseView {
-	v := &leaseView{
-		Name: c.args[0], Key: c.shown(k.Key), InUse: k.InUse, Waiting: k.Waiting,
-		Holders: []holdView{}, Waiters: []waiterView{}, kind: kind,
-	}
-	for i := range k.Holders {
-		h := &k.Holders[i]
-		one := holdView{Fence: h.Fence, Label: h.Label, Weight: h.Weight, Age: h.Age, Remaining: h.Remaining}
-		if h.Trace.IsValid() {
-			one.Trace = h.Trace.TraceID().String()
-		}
-		v.Holders = append(v.Holders, one)
-	}
-	for i := range k.Waiters {
-		w := &k.Waiters[i]
-		one := waiterView{Label: w.Label, Weight: w.Weight, Reserve: w.Reserve, Age: w.Age}
-		if w.Trace.IsValid() {
-			one.Trace = w.Trace.TraceID().String()
-		}
-		v.Waiters = append(v.Waiters, one)
-	}
-	return v
+	return &leaseView{operate.HoldsOf(c.args[0], c.shown(k.Key), k), kind}
 }
 
 // weight describes a weight: of a lock it is whether it is shared.
@@ -98,7 +55,7 @@ func (k leaseKind) weightTitle() string {
 }
 
 func (v *leaseView) text(p printer) {
-	p.line("%s %s, key %s: %d waiting", v.kind.noun, v.Name, v.Key, v.Waiting)
+	p.line("%s %s, key %s: %d waiting", v.kind.noun, v.Name, keyText(v.Key), v.Waiting)
 	var t table
 	if len(v.Holders) > 0 {
 		t.add("HOLDER", v.kind.weightTitle(), "HELD FOR", "LEASE", "FENCE")
@@ -137,11 +94,11 @@ func (v *leasesView) text(p printer) {
 	for _, one := range v.Items {
 		waiting := strconv.Itoa(one.Waiting)
 		for _, h := range one.Holders {
-			t.add(one.Key.String(), quoted(h.Label), v.kind.weight(h.Weight),
+			t.add(keyText(one.Key), quoted(h.Label), v.kind.weight(h.Weight),
 				operate.Short(h.Age), operate.Short(h.Remaining), strconv.FormatInt(h.Fence, 10), waiting)
 		}
 		if len(one.Holders) == 0 {
-			t.add(one.Key.String(), "nobody", "", "", "", "", waiting)
+			t.add(keyText(one.Key), "nobody", "", "", "", "", waiting)
 		}
 	}
 	t.print(p)
@@ -245,7 +202,7 @@ func (c *call) named(key, id string) string {
 	if key == "" {
 		return quoted(id)
 	}
-	return c.shown(key).String()
+	return keyText(c.shown(key))
 }
 
 // onlyFence returns the fence of the only hold, which the operator is going to be shown.

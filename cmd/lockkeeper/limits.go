@@ -26,22 +26,8 @@ func (v *limiterView) text(p printer) {
 
 // keyView is what a limiter's key has left.
 type keyView struct {
-	Name       string        `json:"name"`
-	Key        shownKey      `json:"key"`
-	Allowed    bool          `json:"allowed"`
-	RetryAfter time.Duration `json:"retry_after_ns,omitempty"`
-	Held       time.Duration `json:"held_ns,omitempty"`
-	Limits     []limitView   `json:"limits"`
-}
-
-type limitView struct {
-	Name      string        `json:"name"`
-	Capacity  int64         `json:"capacity"`
-	Window    time.Duration `json:"window_ns"`
-	Remaining int64         `json:"remaining"`
-	Reserved  int64         `json:"reserved,omitempty"`
-	Full      time.Duration `json:"full_in_ns"`
-	Next      time.Duration `json:"next_token_in_ns"`
+	Name string `json:"name"`
+	operate.KeyLimits
 }
 
 func (v *keyView) text(p printer) {
@@ -52,7 +38,7 @@ func (v *keyView) text(p printer) {
 	if v.Held > 0 {
 		state += ", and held for " + operate.Short(v.Held)
 	}
-	p.line("limiter %s, key %s: it %s", v.Name, v.Key, state)
+	p.line("limiter %s, key %s: it %s", v.Name, keyText(v.Key), state)
 	var t table
 	t.add("LIMIT", "LEFT", "OF", "WINDOW", "NEXT TOKEN IN", "FULL IN")
 	for _, l := range v.Limits {
@@ -112,13 +98,7 @@ func (c *call) peek(ctx context.Context, key string) (*keyView, error) {
 	if err != nil {
 		return nil, keyError(err)
 	}
-	v := &keyView{
-		Name: c.args[0], Key: c.shown(key), Allowed: decision.Allowed, RetryAfter: decision.RetryAfter, Held: decision.Held,
-	}
-	for _, s := range decision.Limits() {
-		v.Limits = append(v.Limits, limitView{s.Name, s.Capacity, s.Window, s.Remaining, s.Reserved, s.Reset, s.Next})
-	}
-	return v, nil
+	return &keyView{c.args[0], operate.LimitsOf(c.shown(key), decision)}, nil
 }
 
 func keyError(err error) error {
@@ -146,7 +126,7 @@ func actOnLimit(ctx context.Context, c *call, verb, detail string) error {
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%s limiter %s, key %s", verb, c.args[0], c.shown(key))
+	what := fmt.Sprintf("%s limiter %s, key %s", verb, c.args[0], keyText(c.shown(key)))
 	if detail != "" {
 		what += ", " + detail
 	}

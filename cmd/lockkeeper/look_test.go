@@ -194,7 +194,7 @@ func TestHostileTexts(t *testing.T) {
 	s.want(0, []string{"locks", "ls", "stock"}, `"\x1b[2J\x1b]0;title\a\u009b31m\u202eadmin\u2066\u200b\u2028\t\"x\""`)
 	var got struct {
 		Items []struct {
-			Key     shownKey
+			Key     operate.ShownKey
 			Holders []struct{ Label, Fence string }
 		}
 	}

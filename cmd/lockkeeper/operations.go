@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/inspect"
@@ -16,35 +15,10 @@ import (
 )
 
 // operationView is the record of an operation.
-type operationView struct {
-	Guard      string        `json:"guard"`
-	ID         string        `json:"id"`
-	State      guard.State   `json:"state"`
-	Unresolved bool          `json:"unresolved"`
-	Dirty      bool          `json:"may_have_effects"`
-	Attempt    int           `json:"attempt"`
-	Holder     string        `json:"holder"`
-	Age        time.Duration `json:"age_ns"`
-	Changed    time.Duration `json:"changed_ns"`
-	Lease      time.Duration `json:"lease_ns,omitempty"`
-	Expires    time.Duration `json:"expires_ns"`
-	Status     int           `json:"status,omitempty"`
-	Size       int           `json:"size,omitempty"`
-	Steps      []string      `json:"steps,omitempty"`
-	Trace      string        `json:"trace,omitempty"`
-	Version    string        `json:"version"`
-}
+type operationView struct{ operate.Operation }
 
 func operationOf(name string, r guard.Record) *operationView {
-	v := &operationView{
-		Guard: name, ID: r.ID, State: r.State, Unresolved: r.Unresolved(), Dirty: r.Dirty || r.State == guard.Unknown,
-		Attempt: r.Attempt, Holder: r.Holder, Age: r.Age, Changed: r.Changed, Lease: r.Lease, Expires: r.Expires,
-		Status: r.Status, Size: r.Size, Steps: r.Steps, Version: r.Version(),
-	}
-	if r.Trace.IsValid() {
-		v.Trace = r.Trace.TraceID().String()
-	}
-	return v
+	return &operationView{operate.OperationOf(name, r)}
 }
 
 func (v *operationView) text(p printer) {

@@ -8,54 +8,22 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/inspect"
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
 // taskView is a delayed task.
-type taskView struct {
-	Queue   string        `json:"queue"`
-	Key     shownKey      `json:"key"`
-	ID      string        `json:"id"`
-	State   string        `json:"state"`
-	Attempt int           `json:"attempt"`
-	Due     time.Duration `json:"due_ns,omitempty"` // negative if it is due
-	Lease   time.Duration `json:"lease_ns,omitempty"`
-	Holder  string        `json:"holder,omitempty"`
-	Follows bool          `json:"another_follows,omitempty"`
-	Reason  string        `json:"reason,omitempty"`
-	Age     time.Duration `json:"buried_for_ns,omitempty"`
-	Expires time.Duration `json:"expires_ns,omitempty"`
-	Bytes   int           `json:"bytes"`
-	Fence   int64         `json:"fence,string"`
-}
-
-var taskStates = map[store.TaskState]string{
-	store.TaskWaiting: "waiting", store.TaskTaken: "running", store.TaskKeptBuried: "buried",
-}
+type taskView struct{ operate.Task }
 
 func (c *call) taskView(t inspect.DelayedTask) *taskView {
-	v := &taskView{
-		Queue: c.args[0], Key: c.shown(t.Key), ID: t.TaskID, State: taskStates[t.State], Attempt: t.Attempt,
-		Holder: t.Holder, Follows: t.Follows, Reason: t.Reason, Bytes: t.Bytes, Fence: t.Fence,
-	}
-	switch t.State {
-	case store.TaskWaiting:
-		v.Due = t.Due
-	case store.TaskTaken:
-		v.Lease = t.Lease
-	case store.TaskKeptBuried:
-		v.Age, v.Expires = t.Age, t.Expires
-	}
-	return v
+	return &taskView{operate.TaskOf(c.args[0], c.shown(t.Key), t)}
 }
 
 // when describes the time of a task.
 func (v *taskView) when() string {
 	switch {
-	case v.State == "running":
+	case v.State == operate.Runs:
 		return "lease " + operate.Short(v.Lease)
-	case v.State == "buried":
+	case v.State == operate.Buried:
 		return "buried for " + operate.Short(v.Age)
 	case v.Due < 0:
 		return "due for " + operate.Short(-v.Due)
@@ -79,7 +47,7 @@ func (v *taskView) note() string {
 }
 
 func (v *taskView) cells() []string {
-	return []string{v.Key.String(), v.ID, v.State, v.when(), strconv.Itoa(v.Attempt), v.note()}
+	return []string{keyText(v.Key), v.ID, v.State, v.when(), strconv.Itoa(v.Attempt), v.note()}
 }
 
 func titlesOfTasks() []string { return []string{"KEY", "TASK", "STATE", "WHEN", "ATTEMPT", "NOTE"} }

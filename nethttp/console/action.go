@@ -37,15 +37,15 @@ var deeds = map[string]deed{
 
 // actionData is the content of the page that asks for a reason.
 type actionData struct {
-	Kind   *kind    `json:"-"`
-	Name   string   `json:"name"`
-	Verb   string   `json:"verb"`
-	Effect string   `json:"effect"`
-	Key    shownKey `json:"key"`
-	Facts  []fact   `json:"now"`
-	Hidden []fact   `json:"-"` // fields of the form
-	Own    bool     `json:"-"` // of an operation: its guard is this process's, and takes an answer
-	Deed   string   `json:"-"`
+	Kind   *kind            `json:"-"`
+	Name   string           `json:"name"`
+	Verb   string           `json:"verb"`
+	Effect string           `json:"effect"`
+	Key    operate.ShownKey `json:"key"`
+	Facts  []fact           `json:"now"`
+	Hidden []fact           `json:"-"` // fields of the form
+	Own    bool             `json:"-"` // of an operation: its guard is this process's, and takes an answer
+	Deed   string           `json:"-"`
 }
 
 type fact struct {
@@ -97,7 +97,7 @@ func (q *request) asks(ctx context.Context, of object, do deed, fence string) (*
 		if err != nil {
 			return nil, err
 		}
-		if !o.One.Open {
+		if !o.One.Unresolved {
 			return nil, problem{409, "Its outcome is known, or an attempt is in flight: nothing is left to resolve."}
 		}
 		st, err := q.store(ctx, of)
@@ -105,10 +105,10 @@ func (q *request) asks(ctx context.Context, of object, do deed, fence string) (*
 			return nil, err
 		}
 		_, d.Own = inspect.Guard(st, of.name)
-		d.Key = shownKey{ID: of.id}
+		d.Key = operate.ShownKey{ID: of.id}
 		d.Facts = []fact{
-			{"State", o.One.State}, {"Attempt", strconv.Itoa(o.One.Attempt)}, {"Process", o.One.Holder},
-			{"Last change", o.One.Changed + " ago"}, {"Record kept for", o.One.Expires},
+			{"State", string(o.One.State)}, {"Attempt", strconv.Itoa(o.One.Attempt)}, {"Process", operate.OneLine(o.One.Holder)},
+			{"Last change", short(o.One.Changed) + " ago"}, {"Record kept for", short(o.One.Expires)},
 		}
 		d.Hidden = []fact{{"version", o.One.Version}}
 	case "tasks":
@@ -123,7 +123,7 @@ func (q *request) asks(ctx context.Context, of object, do deed, fence string) (*
 		d.Key = one.Key
 		d.Facts = []fact{{"State", one.State}, {"Attempts", strconv.Itoa(one.Attempt)}, {"ID", one.ID}}
 		if one.Reason != "" {
-			d.Facts = append(d.Facts, fact{"Buried because of", one.Reason})
+			d.Facts = append(d.Facts, fact{"Buried because of", operate.OneLine(one.Reason)})
 		}
 		d.Hidden = []fact{{"version", one.ID}}
 	}

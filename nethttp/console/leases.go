@@ -16,63 +16,22 @@ type listData[T any] struct {
 	Name  string `json:"name"`
 	Items []T    `json:"items"`
 	More  bool   `json:"more"` // there are others
-	Took  string `json:"took"`
+
+	Took time.Duration `json:"took_ns"`
 }
 
-// holdsData is a lock, or the permits of a semaphore's key.
+// holdsData is the content of the page of a lock, or of the permits of a semaphore's key.
 type holdsData struct {
-	Kind    *kind      `json:"-"`
-	Name    string     `json:"name"`
-	Key     shownKey   `json:"key"`
-	InUse   int        `json:"in_use"`
-	Holders []oneHold  `json:"holders"`
-	Waiting int        `json:"waiting"`
-	Waiters []oneWaits `json:"waiters"`
-}
-
-type oneHold struct {
-	Fence     int64  `json:"fence,string"`
-	Label     string `json:"label"`
-	Weight    int    `json:"weight"`
-	Age       string `json:"held_for"`
-	Remaining string `json:"remaining"`
-	Trace     string `json:"trace,omitempty"`
-}
-
-type oneWaits struct {
-	Label   string `json:"label"`
-	Weight  int    `json:"weight"`
-	Reserve int    `json:"reserve,omitempty"` // what it leaves free: its tier
-	Age     string `json:"waits_for"`
-	Trace   string `json:"trace,omitempty"`
+	Kind *kind `json:"-"`
+	operate.Holds
 }
 
 func (q *request) holdsOf(of object, k inspect.Key) holdsData {
-	d := holdsData{Kind: of.kind, Name: of.name, Key: q.key(k.Key), InUse: k.InUse, Waiting: k.Waiting}
-	for i := range k.Holders {
-		h := &k.Holders[i]
-		one := oneHold{
-			Fence: h.Fence, Label: operate.OneLine(h.Label), Weight: h.Weight,
-			Age: short(h.Age), Remaining: short(h.Remaining),
-		}
-		if h.Trace.IsValid() {
-			one.Trace = h.Trace.TraceID().String()
-		}
-		d.Holders = append(d.Holders, one)
-	}
-	for i := range k.Waiters {
-		w := &k.Waiters[i]
-		one := oneWaits{Label: operate.OneLine(w.Label), Weight: w.Weight, Reserve: w.Reserve, Age: short(w.Age)}
-		if w.Trace.IsValid() {
-			one.Trace = w.Trace.TraceID().String()
-		}
-		d.Waiters = append(d.Waiters, one)
-	}
-	return d
+	return holdsData{of.kind, operate.HoldsOf(of.name, q.key(k.Key), k)}
 }
 
 // Exclusive reports whether a hold is a lock's that nobody shares.
-func (d *holdsData) Exclusive(h oneHold) bool {
+func (d *holdsData) Exclusive(h operate.Hold) bool {
 	return d.Kind.Kind == "lock" && h.Weight == store.MaxCapacity
 }
 
@@ -106,7 +65,7 @@ func (q *request) leases(ctx context.Context, of object) (any, error) {
 		list = inspect.Semaphores
 	}
 	found, err := list(ctx, st, of.name)
-	d := &listData[holdsData]{Kind: of.kind, Name: of.name, More: found.More, Took: short(time.Since(began))}
+	d := &listData[holdsData]{Kind: of.kind, Name: of.name, More: found.More, Took: time.Since(began)}
 	for _, k := range found.Items {
 		d.Items = append(d.Items, q.holdsOf(of, k))
 	}

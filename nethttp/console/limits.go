@@ -16,24 +16,8 @@ type limitData struct {
 	Denied   []deniedKey `json:"denied_keys,omitempty"`
 	Unknown  string      `json:"unknown,omitempty"` // why its keys cannot be looked up here
 
-	// Of the key that was looked up.
-	Key        *shownKey  `json:"key,omitempty"`
-	Allowed    bool       `json:"allowed"`
-	RetryAfter string     `json:"retry_after,omitempty"`
-	Held       string     `json:"held,omitempty"`
-	Limits     []oneLimit `json:"limits,omitempty"`
-
-	Raw string `json:"-"` // the key, for the forms
-}
-
-type oneLimit struct {
-	Name      string `json:"name"`
-	Capacity  int64  `json:"capacity"`
-	Window    string `json:"window"`
-	Remaining int64  `json:"remaining"`
-	Reserved  int64  `json:"reserved,omitempty"`
-	Full      string `json:"full_in"`
-	Next      string `json:"next_token_in"`
+	Looked *operate.KeyLimits `json:"looked_up,omitempty"` // of the key that was looked up
+	Raw    string             `json:"-"`                   // the key, for the forms
 }
 
 func (q *request) limitForm(ctx context.Context, of object) (*limitData, error) {
@@ -108,18 +92,7 @@ func (q *request) limitOf(ctx context.Context, of object, key string) (*limitDat
 	if err != nil {
 		return nil, err
 	}
-	shown := q.key(key)
-	d.Key, d.Raw, d.Allowed = &shown, key, decision.Allowed
-	if !decision.Allowed {
-		d.RetryAfter = short(decision.RetryAfter)
-	}
-	if decision.Held > 0 {
-		d.Held = short(decision.Held)
-	}
-	for _, s := range decision.Limits() {
-		d.Limits = append(d.Limits, oneLimit{
-			operate.OneLine(s.Name), s.Capacity, short(s.Window), s.Remaining, s.Reserved, short(s.Reset), short(s.Next),
-		})
-	}
+	looked := operate.LimitsOf(q.key(key), decision)
+	d.Looked, d.Raw = &looked, key
 	return d, nil
 }

@@ -14,37 +14,19 @@ import (
 
 // operationsData is the content of the page of a guard.
 type operationsData struct {
-	Kind  *kind          `json:"-"`
-	Name  string         `json:"name"`
-	Items []oneOperation `json:"unresolved"`
-	More  bool           `json:"more"`
-	Took  string         `json:"took"`
-	Own   bool           `json:"-"` // this process has the guard, so that scope and key can be looked up
-}
-
-type oneOperation struct {
-	ID      string   `json:"id"`
-	State   string   `json:"state"`
-	Attempt int      `json:"attempt"`
-	Holder  string   `json:"holder"`
-	Age     string   `json:"age"`
-	Changed string   `json:"changed"`
-	Lease   string   `json:"lease,omitempty"`
-	Expires string   `json:"expires"`
-	Status  int      `json:"status,omitempty"`
-	Size    int      `json:"size,omitempty"`
-	Steps   []string `json:"steps,omitempty"`
-	Trace   string   `json:"trace,omitempty"`
-	Version string   `json:"version"`
-	Open    bool     `json:"unresolved"`
-	Dirty   bool     `json:"may_have_effects"`
+	Kind  *kind               `json:"-"`
+	Name  string              `json:"name"`
+	Items []operate.Operation `json:"unresolved"`
+	More  bool                `json:"more"`
+	Took  time.Duration       `json:"took_ns"`
+	Own   bool                `json:"-"` // this process has the guard, so that scope and key can be looked up
 }
 
 // operationData is the content of the page of one operation.
 type operationData struct {
-	Kind *kind        `json:"-"`
-	Name string       `json:"name"`
-	One  oneOperation `json:"operation"`
+	Kind *kind             `json:"-"`
+	Name string            `json:"name"`
+	One  operate.Operation `json:"operation"`
 }
 
 func (q *request) operations(ctx context.Context, of object) (any, error) {
@@ -72,28 +54,10 @@ func (q *request) operations(ctx context.Context, of object) (any, error) {
 	}
 	slices.SortStableFunc(found, func(a, b guard.Record) int { return cmp.Compare(b.Changed, a.Changed) })
 	for _, r := range found {
-		d.Items = append(d.Items, operationOf(r))
+		d.Items = append(d.Items, operate.OperationOf(of.name, r))
 	}
-	d.Took = short(time.Since(began))
+	d.Took = time.Since(began)
 	return d, nil
-}
-
-func operationOf(r guard.Record) oneOperation {
-	o := oneOperation{
-		ID: r.ID, State: string(r.State), Attempt: r.Attempt, Holder: operate.OneLine(r.Holder),
-		Age: short(r.Age), Changed: short(r.Changed), Expires: short(r.Expires), Status: r.Status, Size: r.Size,
-		Version: r.Version(), Open: r.Unresolved(), Dirty: r.Dirty || r.State == guard.Unknown,
-	}
-	if r.Lease > 0 {
-		o.Lease = short(r.Lease)
-	}
-	for _, s := range r.Steps {
-		o.Steps = append(o.Steps, operate.OneLine(s))
-	}
-	if r.Trace.IsValid() {
-		o.Trace = r.Trace.TraceID().String()
-	}
-	return o
 }
 
 func (q *request) operation(ctx context.Context, of object) (*operationData, error) {
@@ -119,7 +83,7 @@ func (q *request) recordOf(of object, r guard.Record, err error) (*operationData
 	case err != nil:
 		return nil, err
 	}
-	return &operationData{of.kind, of.name, operationOf(r)}, nil
+	return &operationData{of.kind, of.name, operate.OperationOf(of.name, r)}, nil
 }
 
 // lookUpOperation finds an operation by its ID, or by scope and key.

@@ -60,7 +60,7 @@ var nav = []navItem{
 var templates = func() map[string]*template.Template {
 	functions := template.FuncMap{
 		"short": short, "name": escapeName, "rate": rate, "noun": operate.Noun, "add": func(a, b int) int { return a + b },
-		"count": count, "page": pageOf,
+		"count": count, "page": pageOf, "line": operate.OneLine,
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(pages, "page/layout.html", "page/parts.html"))
 	all := make(map[string]*template.Template)

@@ -138,27 +138,7 @@ func (q *request) mayAct() bool { return q.operator.May == Act }
 var errView = problem{http.StatusForbidden, "You may look, but not act."}
 
 // key returns what pages show of a key: its ID, and the key itself if that is allowed.
-func (q *request) key(key string) shownKey {
-	k := shownKey{ID: operate.KeyID(key)}
-	if q.console.showKeys {
-		k.Key = strings.ToValidUTF8(key, "\uFFFD")
-	}
-	return k
-}
-
-// shownKey is a key in a page.
-type shownKey struct {
-	ID  string `json:"id"`
-	Key string `json:"key,omitempty"`
-}
-
-// Text is what a page calls it.
-func (k shownKey) Text() string {
-	if k.Key == "" {
-		return k.ID
-	}
-	return operate.OneLine(k.Key)
-}
+func (q *request) key(key string) operate.ShownKey { return operate.Show(key, q.console.showKeys) }
 
 // sentence makes an error's text one.
 func sentence(err error) string {

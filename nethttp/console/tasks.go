@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/inspect"
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
@@ -16,51 +15,26 @@ type tasksData struct {
 	Waiting  int       `json:"waiting"`
 	Running  int       `json:"running"`
 	Buried   int       `json:"buried"`
-	Oldest   string    `json:"oldest_due,omitempty"`
 	Dead     []oneTask `json:"buried_tasks"`
 	MoreDead bool      `json:"more_buried"`
 	Items    []oneTask `json:"tasks"`
 	More     bool      `json:"more"`
-	Took     string    `json:"took"`
+
+	Oldest time.Duration `json:"oldest_due_ns,omitempty"` // for how long the first one has been due
+	Took   time.Duration `json:"took_ns"`
 }
 
+// oneTask is a task, on its page or in a list.
 type oneTask struct {
-	Kind    *kind    `json:"-"`
-	Name    string   `json:"-"` // the queue's
-	Key     shownKey `json:"key"`
-	ID      string   `json:"id"`
-	State   string   `json:"state"`
-	Attempt int      `json:"attempt"`
-	Due     string   `json:"due,omitempty"` // until it is due, or for how long it has been
-	Late    bool     `json:"late,omitempty"`
-	Lease   string   `json:"lease,omitempty"`
-	Holder  string   `json:"holder,omitempty"`
-	Follows bool     `json:"another_follows,omitempty"`
-	Reason  string   `json:"reason,omitempty"`
-	Age     string   `json:"buried_for,omitempty"`
-	Expires string   `json:"expires,omitempty"`
-	Bytes   int      `json:"bytes"`
-	Fence   int64    `json:"fence,string"`
+	Kind *kind `json:"-"`
+	operate.Task
 }
 
-var taskStates = map[store.TaskState]string{
-	store.TaskWaiting: "waiting", store.TaskTaken: "running", store.TaskKeptBuried: "buried",
-}
+// Late is for how long the task has been due; zero if it is not.
+func (t *oneTask) Late() time.Duration { return max(-t.Due, 0) }
 
 func (q *request) taskOf(of object, t inspect.DelayedTask) *oneTask {
-	o := &oneTask{
-		Kind: of.kind, Name: of.name, Key: q.key(t.Key), ID: t.TaskID, State: taskStates[t.State], Attempt: t.Attempt,
-		Holder: operate.OneLine(t.Holder), Follows: t.Follows, Reason: operate.OneLine(t.Reason), Bytes: t.Bytes, Fence: t.Fence,
-	}
-	switch t.State {
-	case store.TaskWaiting:
-		o.Due, o.Late = short(max(t.Due, -t.Due)), t.Due < 0
-	case store.TaskTaken:
-		o.Lease = short(t.Lease)
-	case store.TaskKeptBuried:
-		o.Age, o.Expires = short(t.Age), short(t.Expires)
-	}
-	return o
+	return &oneTask{of.kind, operate.TaskOf(of.name, q.key(t.Key), t)}
 }
 
 func (q *request) tasks(ctx context.Context, of object) (any, error) {
@@ -73,10 +47,7 @@ func (q *request) tasks(ctx context.Context, of object) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &tasksData{Kind: of.kind, Name: of.name, Waiting: counts.Waiting, Running: counts.Running, Buried: counts.Buried}
-	if counts.Oldest > 0 {
-		d.Oldest = short(counts.Oldest)
-	}
+	d := &tasksData{Kind: of.kind, Name: of.name, Waiting: counts.Waiting, Running: counts.Running, Buried: counts.Buried, Oldest: max(counts.Oldest, 0)}
 	buried, err := inspect.Buried(ctx, st, of.name)
 	if err != nil {
 		return d, err
@@ -88,7 +59,7 @@ func (q *request) tasks(ctx context.Context, of object) (any, error) {
 	for _, t := range others.Items {
 		d.Items = append(d.Items, *q.taskOf(of, t))
 	}
-	d.MoreDead, d.More, d.Took = buried.More, others.More, short(time.Since(began))
+	d.MoreDead, d.More, d.Took = buried.More, others.More, time.Since(began)
 	return d, err
 }
 
