@@ -3,6 +3,7 @@ package sqlfence_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,11 +11,12 @@ import (
 	"sync"
 	"testing"
 
-	_ "modernc.org/sqlite" // the driver of the tests
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver of the tests
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/fence/sqlfence"
 	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -22,7 +24,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 const (
 	schema = `
 		CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
-		CREATE TABLE lines (order_id TEXT NOT NULL, item TEXT NOT NULL);
+		CREATE TABLE lines (number BIGSERIAL, order_id TEXT NOT NULL, item TEXT NOT NULL);
 		CREATE TABLE fences (resource VARCHAR(255) PRIMARY KEY, fence BIGINT NOT NULL);
 		INSERT INTO orders (id, status) VALUES ('42', 'new');`
 	update = `UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2`
@@ -31,90 +33,36 @@ const (
 		WHERE fences.fence <= excluded.fence`
 )
 
-func open() (*sql.DB, error) {
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1) // each connection would have a database of its own
-	_, err = db.Exec(schema)
-	return db, err
-}
-
-func openT(t *testing.T) *sql.DB {
+func open(t *testing.T) *sql.DB {
 	t.Helper()
-	db := must(open())
+	db := must(sql.Open("pgx", postgrestest.Start(t).DSN()))
 	t.Cleanup(func() { _ = db.Close() })
+	must(db.Exec(schema))
 	return db
 }
 
 // The mark is a column of the row that is written.
-func Example_column() {
-	db, err := open() // yours goes here
-	if err != nil {
-		panic(err)
-	}
-	defer func() { _ = db.Close() }()
-	ctx := context.Background()
-
-	save := func(t fence.Token, id, status string) error {
-		err := sqlfence.Exec(ctx, db, t,
-			`UPDATE orders SET status = $1, fence = $2 WHERE id = $3 AND fence <= $2`, status, t.Number, id)
+func TestColumn(t *testing.T) {
+	db, ctx := open(t), t.Context()
+	save := func(token fence.Token, id, status string) error {
+		err := sqlfence.Exec(ctx, db, token, update, status, token.Number, id)
 		if errors.Is(err, fence.ErrStale) { // or there is no such order
-			if reason := sqlfence.Compare(ctx, db, t, `SELECT fence FROM orders WHERE id = $1`, id); reason != nil {
+			if reason := sqlfence.Compare(ctx, db, token, `SELECT fence FROM orders WHERE id = $1`, id); reason != nil {
 				err = reason
 			}
 		}
 		return err
 	}
-
 	paused, next := fence.Token{Number: 33}, fence.Token{Number: 34} // of two leases
-	fmt.Println(save(next, "42", "paid"))
-	fmt.Println(save(paused, "42", "cancelled"))
-	fmt.Println(save(next, "43", "paid"))
-	// Output:
-	// <nil>
-	// fence: stale token: number 33, and the resource has seen 34
-	// sqlfence: no such row
-}
-
-// The mark is in a table of its own, for a transaction that writes several rows.
-func Example_transaction() {
-	db, err := open() // yours goes here
-	if err != nil {
-		panic(err)
+	if err := save(next, "42", "paid"); err != nil {
+		t.Error(err)
 	}
-	defer func() { _ = db.Close() }()
-	ctx := context.Background()
-
-	order := func(t fence.Token, items ...string) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }() // does nothing after the commit
-		err = sqlfence.Exec(ctx, tx, t,
-			`INSERT INTO fences (resource, fence) VALUES ($1, $2)
-			ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence
-			WHERE fences.fence <= excluded.fence`,
-			"order/42", t.Number)
-		if err != nil {
-			return err
-		}
-		for _, item := range items {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO lines (order_id, item) VALUES ($1, $2)`, "42", item); err != nil {
-				return err
-			}
-		}
-		return tx.Commit()
+	if err := save(paused, "42", "cancelled"); fmt.Sprint(err) != "fence: stale token: number 33, and the resource has seen 34" {
+		t.Error(err)
 	}
-
-	paused, next := fence.Token{Number: 33}, fence.Token{Number: 34} // of two leases
-	fmt.Println(order(next, "book", "lamp"))
-	fmt.Println(errors.Is(order(paused, "book"), fence.ErrStale))
-	// Output:
-	// <nil>
-	// true
+	if err := save(next, "43", "paid"); !errors.Is(err, sqlfence.ErrNoRow) {
+		t.Error(err)
+	}
 }
 
 func status(t *testing.T, db *sql.DB) (status string, mark int64) {
@@ -126,7 +74,7 @@ func status(t *testing.T, db *sql.DB) (status string, mark int64) {
 }
 
 func TestExec(t *testing.T) {
-	db := openT(t)
+	db := open(t)
 	for i, c := range []struct {
 		token  fence.Token
 		id     string
@@ -162,7 +110,7 @@ func TestExec(t *testing.T) {
 }
 
 func TestExecNeedsTheNumber(t *testing.T) {
-	db := openT(t)
+	db := open(t)
 	token := fence.Token{Number: 5}
 	for _, args := range [][]any{
 		{},
@@ -184,14 +132,13 @@ func TestExecNeedsTheNumber(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	named := `UPDATE orders SET fence = :fence WHERE id = :id AND fence <= :fence`
-	if err := sqlfence.Exec(t.Context(), db, token, named, sql.Named("id", "42"), sql.Named("fence", 5)); err != nil {
+	if err := sqlfence.Exec(t.Context(), oneRow{}, token, ``, sql.Named("id", "42"), sql.Named("fence", 5)); err != nil {
 		t.Errorf("named: %v", err)
 	}
 }
 
 func TestExecReturnsErrors(t *testing.T) {
-	db := openT(t)
+	db := open(t)
 	if err := sqlfence.Exec(t.Context(), db, fence.Token{Number: 5}, `UPDATE nothing SET fence = $1`, 5); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("a broken statement: %v", err)
 	}
@@ -210,8 +157,16 @@ func (d noCount) ExecContext(context.Context, string, ...any) (sql.Result, error
 func (d noCount) LastInsertId() (int64, error)                                    { return 0, d.err }
 func (d noCount) RowsAffected() (int64, error)                                    { return 0, d.err }
 
+// oneRow is a driver whose statements may have named arguments, and write a row each.
+type oneRow struct{}
+
+func (oneRow) ExecContext(context.Context, string, ...any) (sql.Result, error) {
+	return driver.RowsAffected(1), nil
+}
+
+// The mark is in a table of its own, for a transaction that writes several rows.
 func TestTransactionsUnderConcurrency(t *testing.T) {
-	db := openT(t)
+	db := open(t)
 	ctx := t.Context()
 	var (
 		wg   sync.WaitGroup
@@ -227,7 +182,7 @@ func TestTransactionsUnderConcurrency(t *testing.T) {
 			return err
 		}
 		for range 2 {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO lines (order_id, item) VALUES ('42', $1)`, token.Number); err != nil {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO lines (order_id, item) VALUES ('42', $1)`, fmt.Sprint(token.Number)); err != nil {
 				return err
 			}
 		}
@@ -244,7 +199,7 @@ func TestTransactionsUnderConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 
-	rows := must(db.Query(`SELECT CAST(item AS INTEGER) FROM lines ORDER BY rowid`))
+	rows := must(db.Query(`SELECT CAST(item AS INTEGER) FROM lines ORDER BY number`))
 	defer func() { _ = rows.Close() }()
 	var written []int64
 	for rows.Next() {
