@@ -61,7 +61,7 @@ func fleet(t *testing.T) store.Store {
 	server := redistest.Start(t)
 	var stores []store.Store
 	for i := range processes {
-		st, err := redisstore.New(server.Client())
+		st, err := redisstore.New(server.Client(), redisstore.WithTimeout(5*time.Second))
 		must(t, err)
 		t.Cleanup(func() { _ = st.Close() })
 		stores = append(stores, st)

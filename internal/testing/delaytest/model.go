@@ -98,12 +98,16 @@ func randomSteps(t *testing.T, s store.Store, seed uint64) (views []string) {
 			see("settle", owned, err)
 		case op == 8:
 			req := store.CancelTaskRequest{Queue: queue, Key: key, ID: id}
+			if one := random.IntN(2) == 0; one && len(putReqs) > 0 {
+				of := putReqs[random.IntN(len(putReqs))]
+				req.Key, req.Task = of.Key, of.ID
+			}
 			if again := random.IntN(4) == 0; again && len(cancelReqs) > 0 {
 				req = cancelReqs[random.IntN(len(cancelReqs))]
 			}
 			cancelReqs = append(cancelReqs, req)
 			outcome, err := s.CancelTask(ctx, req)
-			see("cancel "+req.Key, outcome, err)
+			see("cancel "+req.Key+names[req.Task], outcome, err)
 		case len(putReqs) > 0:
 			req := putReqs[random.IntN(len(putReqs))]
 			revived, err := s.ReviveTask(ctx, store.TaskRef{Queue: queue, Key: req.Key, ID: req.ID})
