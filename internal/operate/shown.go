@@ -21,7 +21,7 @@ type ShownKey struct {
 	Key string `json:"key,omitempty"`
 }
 
-// Show returns what is shown of a key.
+// Show returns a key in the form for people.
 func Show(key string, itself bool) ShownKey {
 	k := ShownKey{ID: KeyID(key)}
 	if itself {

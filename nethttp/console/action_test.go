@@ -398,7 +398,7 @@ func TestAClientThatLeft(t *testing.T) {
 	}
 }
 
-// An action whose entry the log does not take is told as such.
+// An action is answered as not logged if the store does not take the entry of the log.
 func TestALogThatIsDown(t *testing.T) {
 	t.Parallel()
 	memory := memstore.New()

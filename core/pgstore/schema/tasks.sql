@@ -216,7 +216,8 @@ BEGIN
 END $$;
 
 -- cancel_task_1 is CancelTask. of_task is empty, or the ID of the only task to cancel.
-CREATE OR REPLACE FUNCTION lk.cancel_task_1(of_queue text, of_key bytea, by text, remembered bigint, of_task text)
+CREATE OR REPLACE FUNCTION lk.cancel_task_1(of_queue text, of_key bytea, by text, remembered bigint,
+  of_task text DEFAULT '')
   RETURNS text
   LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE

@@ -93,15 +93,18 @@ func (n *Node) newSteps() *batch.Batcher[*stepRequest] {
 
 // runsAlone reports whether a step must not be batched.
 func (n *Node) runsAlone(st *Step) bool {
-	return st.Begins && !n.checked.Load() || st.Grants && n.owner.config.Acks > 0
+	return st.Begins && !n.checked.Load() || n.awaitsReplicas(st)
 }
+
+// awaitsReplicas reports whether replicas have to confirm a step.
+func (n *Node) awaitsReplicas(st *Step) bool { return st.Grants && n.owner.config.Acks > 0 }
 
 // runAlone runs one step, and reports whether the server has replied.
 func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 	a := attempt{node: n, urgency: r.Urgency, writes: !r.Reads, anyOutcome: r.anyOutcome(), bytes: r.size, replyBytes: r.ReplySize}
 	err := a.begin(ctx)
 	if err == nil {
-		if r.Grants && n.owner.config.Acks > 0 {
+		if n.awaitsReplicas(&r.Step) {
 			a.context.waits = n.owner.config.AckTimeout
 		}
 		r.reply, err = n.evalStep(a.context, &r.Step)
@@ -119,7 +122,7 @@ func (n *Node) evalStep(c *callContext, st *Step) (reply Reply, err error) {
 		}
 	}
 	reply.Sent = time.Now()
-	if st.Grants && n.owner.config.Acks > 0 {
+	if n.awaitsReplicas(st) {
 		var tries retries // once: WAIT covers the writes of its own connection only
 		for {
 			reply.Value, reply.Acks, err = n.evalAcked(c, st.Call)
