@@ -388,6 +388,9 @@ func (v visit) fits(l look, name string) {
 			v.Errorf("%d headings of the page", headings)
 		}
 		if !strings.HasSuffix(name, "-many") { // its 500 rows are alike
+			if name != "monitor" { // likewise
+				v.Tabs()
+			}
 			v.Named()
 			v.Readable()
 			v.Scheme(other[l.scheme])
