@@ -29,12 +29,19 @@ func (v Visit) Size(width, height int64) {
 // covered reports, of an element, what keeps it from being seen as a whole.
 const covered = `((e) => {
 	const r = e.getBoundingClientRect();
-	if (!e.checkVisibility() || !r.width || !r.height) { return "is not shown"; }
 	if (r.top < 0 || r.left < 0 || r.bottom > innerHeight || r.right > document.documentElement.clientWidth) {
 		return "is outside of the window: " + [r.left, r.top, r.right, r.bottom].map(Math.round);
 	}
-	const line = e.getClientRects()[0]; // a link of two lines leaves the middle of its box free
-	const at = document.elementFromPoint((line.left + line.right) / 2, (line.top + line.bottom) / 2);
+	return ` + hidden + `(e);
+})`
+
+// hidden reports, of an element, what hides it. A part above or below the window does not, since browsers leave the
+// focus there. A link of two lines leaves the middle of its box free, so that its first line is looked at.
+const hidden = `((e) => {
+	if (!e.checkVisibility()) { return "is not shown"; }
+	const line = e.getClientRects()[0];
+	if (line.left < 0 || line.right > document.documentElement.clientWidth) { return "is beside the window"; }
+	const at = document.elementFromPoint((line.left + line.right) / 2, (Math.max(line.top, 0) + Math.min(line.bottom, innerHeight)) / 2);
 	return e.contains(at) ? "" : "is covered by " + (at?.id || at?.tagName);
 })`
 
@@ -78,7 +85,7 @@ func (v Visit) Tabs() {
 			e !== %s[%d] ? "gets the focus out of its turn" : "",
 			%s(e),
 			getComputedStyle(e).outlineStyle === "none" ? "does not show that it has the focus" : "",
-		].filter(Boolean).map((says) => (e.id || e.tagName) + " " + says))(document.activeElement)`, stops, n, covered))
+		].filter(Boolean).map((says) => (e.id || e.tagName) + " " + says))(document.activeElement)`, stops, n, hidden))
 		if len(says) > 0 {
 			v.Errorf("after %d times Tab: %s", n+1, strings.Join(says, ", "))
 		}

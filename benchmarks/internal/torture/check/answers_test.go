@@ -85,7 +85,7 @@ func TestAnswers(t *testing.T) {
 			p.steady("a", -10, 1010, 1)
 		}, "the last after 1.010 s"},
 		"a call that fails too late, on a busy machine": {func(p *planted) {
-			p.fault(0, 1500, func(f *Fault) { f.Stale, f.Slowest = true, 300*time.Millisecond })
+			p.fault(0, 1500, func(f *Fault) { f.Stale, f.Slowest = true, 130*time.Millisecond })
 			p.fails("a", workload.SteadyName, 800, 1010, history.Overloaded)
 		}, ""},
 		"an outage while the server replies": {func(p *planted) {
