@@ -18,17 +18,20 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
+	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/examples/internal/pagetest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 	"github.com/lockkeeper/lockkeeper/nethttp/console"
@@ -53,6 +56,13 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// The names and keys of what fill makes.
+var (
+	long   = strings.Repeat("long-name-", 12)
+	id     = presence.KeyHash(hostile + strings.Repeat("k", 200))
+	buried = presence.KeyHash(hostile + strings.Repeat("k", 200) + "b")
+)
 
 // fleet starts the processes of a fleet, and returns the store of one of them.
 func fleet(t *testing.T) store.Store {
@@ -80,7 +90,6 @@ func fleet(t *testing.T) store.Store {
 			must(t, err)
 		}
 	}
-	long := strings.Repeat("long-name-", 12)
 	for _, name := range []string{"orders", hostileName, long} {
 		fill(t, stores[0], name)
 	}
@@ -177,8 +186,6 @@ func TestPages(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
-	id := presence.KeyHash(hostile + strings.Repeat("k", 200))
-	buried := presence.KeyHash(hostile + strings.Repeat("k", 200) + "b")
 	quick(t, server.URL)
 	for _, l := range []look{{1280, "light"}, {390, "dark"}} {
 		opened, complaints := pagetest.Open(ctx, t, server.URL+"/", l.width, l.scheme)
@@ -198,13 +205,36 @@ func TestPages(t *testing.T) {
 		if l.width == 1280 {
 			v.releaseByKeyboard()
 		} else {
-			v.releaseWithoutScripts()
+			v.actWithoutScripts(long)
 		}
 		for _, says := range complaints() {
 			if !strings.HasPrefix(says, "fetched "+server.URL) {
 				t.Errorf("%s: %s", l, says)
 			}
 		}
+	}
+}
+
+// The actions are those of every store; those of memory and Redis are tested elsewhere, too.
+func TestActionsOnPostgreSQL(t *testing.T) {
+	ctx := pagetest.Browser(t)
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	pool, err := pgxpool.New(t.Context(), postgrestest.Start(t).DSN())
+	must(t, err)
+	t.Cleanup(pool.Close)
+	must(t, pgstore.Migrate(t.Context(), pool))
+	st, err := pgstore.NewFromPool(pool, pgstore.WithTimeout(5*time.Second))
+	must(t, err)
+	t.Cleanup(func() { _ = st.Close() })
+	fill(t, st, long)
+	c := console.New(st, console.AllowAnyone(), console.ShowKeys())
+	t.Cleanup(func() { _ = c.Close() })
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	opened, complaints := pagetest.Open(ctx, t, server.URL+"/", 1280, "dark")
+	visit{opened, server.URL + "/"}.actWithoutScripts(long)
+	for _, says := range complaints() {
+		t.Error(says)
 	}
 }
 
@@ -343,14 +373,34 @@ func (v visit) tabTo(condition string) {
 	v.Fatalf("no Tab reaches %s", condition)
 }
 
-// releaseWithoutScripts takes a permit back in a browser that runs no script.
-func (v visit) releaseWithoutScripts() {
+// actWithoutScripts takes every action on the mechanisms of a name in a browser that runs no script.
+func (v visit) actWithoutScripts(name string) {
 	v.Helper()
 	v.WithoutScripts()
 	v.open("monitor") // which shows itself without a script, too
-	v.open(v.link("permits/orders", "/release"))
-	v.Do("fill in and send", chromedp.SendKeys(chromedp.CSS(`[name=why]`), "it hangs"), chromedp.Click(chromedp.CSS("main button")))
-	v.done()
+	confirm := func(actions ...chromedp.Action[chromedp.Void]) {
+		v.Helper()
+		actions = append(actions, chromedp.SendKeys(chromedp.CSS(`[name=why]`), "it hangs"), chromedp.Click(chromedp.CSS("button.act")))
+		v.Do("fill in and send", actions...)
+		v.done()
+	}
+	for _, kind := range []string{"locks", "permits"} {
+		v.open(v.link(kind+"/"+name, "/release"))
+		confirm()
+	}
+	for _, action := range []string{"reset", "hold"} {
+		v.open("limits/" + name)
+		v.Do("show a key", chromedp.SendKeys(chromedp.CSS(`main [name=key]`), "k"), chromedp.Submit(chromedp.CSS(`main [name=key]`)),
+			chromedp.WaitVisible(chromedp.CSS(".deeds")))
+		v.Do(action, chromedp.Click(chromedp.CSS(`form[action$="/`+action+`"] button`)), chromedp.WaitVisible(chromedp.CSS(`[name=why]`)))
+		confirm()
+	}
+	v.open(v.link("operations/"+name, "/resolve"))
+	confirm(chromedp.Click(chromedp.CSS(`[value="never happened"]`)))
+	for _, action := range []string{"revive", "cancel"} { // of the task that is buried, and then waits
+		v.open("tasks/" + name + "/" + buried + "/" + action)
+		confirm()
+	}
 }
 
 func (v visit) done() {
