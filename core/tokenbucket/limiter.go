@@ -144,8 +144,8 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	return nil
 }
 
-// FixedPlan reports whether the plan is the same for all keys, and needs no context: it is neither
-// a [PlanFunc] nor [Cached].
+// FixedPlan reports whether the plan of every key is known without a context: it is neither a
+// [PlanFunc] nor [Cached], also not as the base of [Overrides].
 func (l *Limiter) FixedPlan() bool { return l.plan.Load().choose == nil }
 
 // Close ends the limiter: waiters return [ErrClosed], as later calls do. It sends nothing, and does

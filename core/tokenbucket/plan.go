@@ -9,10 +9,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/keymatch"
 )
 
 // Plan is a plan that a [Limiter] enforces: a [Limit], [Limits], [Unlimited], a [PlanFunc], or one
-// from [Cached].
+// from [Cached] or [Overrides].
 type Plan interface {
 	// compile prepares the plan of a limiter with the given name for use.
 	compile(limiter string) (compiledPlan, error)
@@ -30,7 +31,7 @@ type Limits []Limit
 
 // PlanFunc chooses the limits for a key, for example by the tier of a customer. It is called for
 // every decision and must be quick, or [Cached]; its error is the decision's. It returns a [Limit],
-// [Limits] or [Unlimited], not another PlanFunc.
+// [Limits] or [Unlimited], nothing else.
 type PlanFunc func(ctx context.Context, key string) (Plan, error)
 
 // Unlimited is a plan without limits, for a tier of customers, or to switch a limiter off. Every
@@ -56,6 +57,8 @@ func settingsOf(plan Plan) namesake.Settings {
 		return namesake.Settings{Text: strings.Join(texts, ", ")}
 	case unlimited:
 		return namesake.Settings{Text: "unlimited"}
+	case *overriddenPlan:
+		return namesake.Settings{Text: p.text()}
 	default:
 		return namesake.Settings{Text: "PlanFunc"}
 	}
@@ -63,21 +66,32 @@ func settingsOf(plan Plan) namesake.Settings {
 
 // compiledPlan is a plan as a limiter uses it.
 type compiledPlan struct {
-	fixed *fixedPlan // the same for every key, or nil
+	overrides *keymatch.Table[*fixedPlan] // the plans of some keys, or nil
 
+	fixed  *fixedPlan                                                // of every other key, or nil
 	choose func(ctx context.Context, key string) (*fixedPlan, error) // if there is no fixed plan
 	err    error                                                     // of every decision, if there is neither
 }
 
 // limits returns the limits of a key.
 func (p *compiledPlan) limits(ctx context.Context, key string) (*fixedPlan, error) {
-	switch {
-	case p.fixed != nil:
-		return p.fixed, nil
-	case p.choose != nil:
+	if plan := p.known(key); plan != nil {
+		return plan, nil
+	}
+	if p.choose != nil {
 		return p.choose(ctx, key)
 	}
 	return nil, p.err
+}
+
+// known returns the limits of a key that need no context, or nil.
+func (p *compiledPlan) known(key string) *fixedPlan {
+	if p.overrides != nil {
+		if plan, ok := p.overrides.Get(key); ok {
+			return plan
+		}
+	}
+	return p.fixed
 }
 
 // fixedPlan is the limits of a key.
@@ -184,8 +198,8 @@ func (f PlanFunc) limits(ctx context.Context, limiter, key string) (*fixedPlan, 
 	switch plan := plan.(type) {
 	case nil:
 		return nil, fmt.Errorf("%w: the PlanFunc returned no plan", ErrInvalidLimit)
-	case PlanFunc, *cachedPlans:
-		return nil, errors.Join(ErrInvalidLimit, errors.New("tokenbucket: a PlanFunc returned a PlanFunc or Cached"))
+	case PlanFunc, *cachedPlans, *overriddenPlan:
+		return nil, errors.Join(ErrInvalidLimit, errors.New("tokenbucket: a PlanFunc returned a PlanFunc, Cached or Overrides"))
 	default:
 		compiled, err := plan.compile(limiter)
 		if err != nil {

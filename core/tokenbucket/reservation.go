@@ -359,12 +359,12 @@ func settlementOf(err error) telemetry.SettlementResult {
 	return telemetry.NotSettled
 }
 
-// corrections returns the charges of SettleTokens. If the plan is the same for all keys, they are
-// at the rates of the present plan: a charge at earlier rates would bring those back.
+// corrections returns the charges of SettleTokens. Unless a PlanFunc chooses the key's plan, they
+// are at the rates of the present plan: a charge at earlier rates would bring those back.
 func (r *Reservation) corrections() []store.Charge {
 	plan := r.plan
-	if now := r.limiter.plan.Load(); now.fixed != nil {
-		plan = now.fixed
+	if now := r.limiter.plan.Load().known(r.key); now != nil {
+		plan = now
 	}
 	charges := r.few.corrections[:0]
 	for i, used := range r.used {
