@@ -28,6 +28,10 @@ func (l *Limiter) Ask(key string, n int64) Ask { return Ask{l, key, n} }
 // The decision has the limits of all keys, in order. The limits with a RetryAfter are the ones that
 // deny. Several asks of one limiter for the same key count as one, for the sum of their tokens.
 //
+// Keys whose limits are not enforced ([Limiter.SetEnforcement]) deny nothing. Those in [Shadow] are
+// decided together, after the others have allowed; [Decision.Shadow] reports that they would have
+// denied. The decision has their limits only if no key is enforced.
+//
 // Errors are those of [Limiter.AllowN], and one that matches store.ErrManySlots if the limiters
 // have different stores, or if the store does not keep the keys in one place. On Redis Cluster it
 // does so only for keys of limiters that are [Within] each other.
@@ -37,17 +41,91 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 		return Decision{Allowed: err == nil}, err
 	}
 	var few [4]*fixedPlan
-	plans := few[:0]
-	for _, a := range asks {
-		plan, err := a.limiter.limits(ctx, a.key)
+	var fewRules [4]*compiledRule
+	plans, rules, enforced := few[:0], fewRules[:0], true
+	for i, a := range asks {
+		rule := a.limiter.rule.Load()
+		if same := slices.IndexFunc(asks[:i], func(b Ask) bool { return b.limiter == a.limiter }); same >= 0 {
+			rule = rules[same]
+		}
+		rules = append(rules, rule)
+		plan, err := a.limits(ctx, rule)
 		if err != nil {
 			return d, err
 		}
-		if err := plan.affords(a.n); err != nil {
+		plans = append(plans, plan)
+		enforced = enforced && plan.mode == Enforce
+	}
+	if enforced {
+		return takeAll(ctx, asks, plans)
+	}
+	return allApart(ctx, asks, plans)
+}
+
+// limits returns the limits of the key, which can afford the tokens, by a rule of the limiter.
+func (a Ask) limits(ctx context.Context, rule *compiledRule) (*fixedPlan, error) {
+	if err := a.limiter.checkKey(a.key); err != nil {
+		return nil, err
+	}
+	plan, err := rule.limits(ctx, a.key)
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.affords(a.n); err != nil {
+		return plan.passing(err)
+	}
+	return plan, nil
+}
+
+// allApart makes a decision about keys of which some are not enforced.
+func allApart(ctx context.Context, asks []Ask, plans []*fixedPlan) (Decision, error) {
+	var parts [2]struct {
+		asks  []Ask
+		plans []*fixedPlan
+	}
+	d := Decision{Allowed: true, plan: &fixedPlan{mode: Off}}
+	for i, plan := range plans {
+		if plan.mode == Off || plan.undecided != nil {
+			var own Decision
+			if asks[i].limiter.passes(ctx, plan, &own); own.Shadow {
+				d = own
+			}
+			continue
+		}
+		part := &parts[plan.mode]
+		part.asks, part.plans = append(part.asks, asks[i]), append(part.plans, plan)
+	}
+	enforced, shadowed := &parts[Enforce], &parts[Shadow]
+	if len(enforced.asks) > 0 {
+		shadow := d.Shadow
+		var err error
+		if d, err = takeAll(ctx, enforced.asks, enforced.plans); err != nil || !d.Allowed {
 			return d, err
 		}
-		plans = append(plans, plan)
+		d.Shadow = shadow
 	}
+	if len(shadowed.asks) == 0 {
+		return d, nil
+	}
+	s, err := takeAll(ctx, shadowed.asks, shadowed.plans)
+	switch {
+	case err == nil:
+	case shadowed.plans[0].lenient(ctx, err):
+		s.plan = undecided(err)
+		s.pass()
+	case len(enforced.asks) == 0:
+		return Decision{}, err
+	}
+	if len(enforced.asks) > 0 {
+		d.Shadow = d.Shadow || s.Shadow
+		return d, nil
+	}
+	s.Shadow = s.Shadow || d.Shadow
+	return s, nil
+}
+
+// takeAll makes a decision about keys in one mode.
+func takeAll(ctx context.Context, asks []Ask, plans []*fixedPlan) (d Decision, err error) {
 	merged := merge(asks, plans)
 	first, r, more, err := requests(asks, plans, merged.one)
 	if err != nil {
@@ -61,7 +139,9 @@ func All(ctx context.Context, asks ...Ask) (d Decision, err error) {
 	began := first.telemetry.Begin(ctx)
 	reply, err := first.store.TakeTokens(ctx, r, more...)
 	if err == nil {
-		d.read(&reply, merged.one, nil)
+		if d.read(&reply, merged.one, nil); !d.Allowed && merged.mode == Shadow {
+			d.pass()
+		}
 	}
 	for _, a := range asks {
 		a.limiter.telemetry.End(ctx, began, resultOf(&d, err), err)
@@ -110,7 +190,7 @@ type mergedPlan struct {
 	ns    []int64
 }
 
-// merge returns the limits of all plans, with the charges of the asks. A limiter keeps the result
+// merge returns the limits of all plans, which are in one mode, with the charges of the asks. A limiter keeps the result
 // of the last decision that began with it: most decisions have the same plans and numbers.
 func merge(asks []Ask, plans []*fixedPlan) *fixedPlan {
 	last := &asks[0].limiter.merged
@@ -118,6 +198,7 @@ func merge(asks []Ask, plans []*fixedPlan) *fixedPlan {
 		return &m.fixedPlan
 	}
 	m := &mergedPlan{parts: slices.Clone(plans)}
+	m.mode = plans[0].mode
 	for i, plan := range plans {
 		m.ns = append(m.ns, asks[i].n)
 		m.meters = append(m.meters, plan.meters...)

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -20,7 +21,8 @@ type ReserveOption func(*Reservation)
 // other. An attempt that lasts longer, or whose process died, counts as used from then on. Settle
 // and Cancel each send one call, also if no estimate changes.
 //
-// With an escalation, [Reservation.HoldLater] has Settle hold a key whose attempts have failed.
+// With an escalation, [Reservation.HoldLater] has Settle hold a key whose attempts have failed, if
+// its limits are enforced.
 func AsAttempt(hold *Escalation) ReserveOption {
 	return func(r *Reservation) { r.attempt, r.hold = true, hold }
 }
@@ -160,7 +162,11 @@ func (r *Reservation) holdNow(ctx context.Context) (time.Duration, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	return r.limiter.HoldAgain(ctx, r.key, *r.hold)
+	d, err := r.limiter.HoldAgain(ctx, r.key, *r.hold)
+	if errors.Is(err, ErrNoLimits) { // since the reservation
+		return 0, nil
+	}
+	return d, err
 }
 
 // forgive forgets that attempts were refused because of open ones.

@@ -8,15 +8,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// WithCandidate decides every request by a second plan as well. Its decisions are counted
-// (lockkeeper.rate_limit.candidates) and have no other effect, so that a new plan can be compared
-// with the enforced one before it replaces it. The candidate has buckets of its own, which all
-// requests charge, also requests that are denied. Each decision asks the store once more.
+// WithCandidate decides every request by a second plan as well. Its
+// decisions are counted (lockkeeper.rate_limit.candidates) and have no other effect, so that a new
+// plan can be compared with the enforced one before it replaces it. The candidate has buckets of its
+// own, which all requests charge, also requests that are denied. Each decision asks the store once
+// more.
 //
 // Limits and units that the candidate does not have cost nothing there. A cost that exceeds one of
 // its bursts counts as denied, and is not charged. An estimate of [Limiter.Reserve] stays charged,
-// also after Settle and Cancel. Peek, AllowAtMost and [All] do not ask the candidate, and Wait asks
-// it once.
+// also after Settle and Cancel. Peek, AllowAtMost, [All] and a limiter that is [Off] do not ask the
+// candidate, and Wait asks it once.
 func WithCandidate(plan Plan) Option {
 	return func(c *config) { c.candidate, c.candidates = plan, true }
 }
@@ -38,11 +39,15 @@ func newCandidate(of *Limiter, plan Plan) (*candidate, error) {
 	return &candidate{of, compiled}, err
 }
 
-// decide counts the candidate's decision about a cost. amount returns the tokens for a limit.
-func (c *candidate) decide(ctx context.Context, key string, amount func(*meter) int64) {
-	if c == nil {
-		return
+// decideCandidate counts the decision of the rule's candidate about a cost, unless the limiter is
+// off. amount returns the tokens for a limit.
+func (r *compiledRule) decideCandidate(ctx context.Context, key string, amount func(*meter) int64) {
+	if c := r.candidate; c != nil && r.enforcement.Mode != Off {
+		c.decide(ctx, key, amount)
 	}
+}
+
+func (c *candidate) decide(ctx context.Context, key string, amount func(*meter) int64) {
 	plan, err := c.plan.limits(ctx, key)
 	if err != nil {
 		c.of.telemetry.Candidate(ctx, resultOf(nil, err))

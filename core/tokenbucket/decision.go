@@ -44,6 +44,12 @@ type Decision struct {
 	standIn bool // the store's stand-in made it
 	again   bool // a later one of a wait, which the candidate and Denied do not count
 
+	// Shadow reports that the key is in shadow ([Limiter.SetEnforcement]), and the request passes
+	// although it would not otherwise: Allowed is true, RetryAfter is zero, and nothing was charged.
+	// Either it would have been denied, or [Decision.Undecided] has the reason. Of AllowAtMost it
+	// reports that fewer tokens were there than Taken says; these were charged.
+	Shadow bool
+
 	// RetryAfter is how long to wait until the same cost can be afforded, if no other caller takes
 	// tokens of the key first. Zero when allowed.
 	RetryAfter time.Duration
@@ -100,6 +106,19 @@ func (d *Decision) deny(charges []store.Charge) {
 	d.RetryAfter = max(d.RetryAfter, ceil(d.Held))
 }
 
+// Enforced reports whether the limits of the key are enforced. In [Shadow] and [Off] they are not,
+// so an answer to a client must not show them.
+func (d Decision) Enforced() bool { return d.plan == nil || d.plan.mode == Enforce }
+
+// Undecided returns the error that a request in shadow would have failed with: that of its cost, of
+// the store, or of choosing the plan. It returns nil if there was a decision.
+func (d Decision) Undecided() error {
+	if d.plan == nil {
+		return nil
+	}
+	return d.plan.undecided
+}
+
 // Limits returns how each limit of the plan stands after the decision, in the plan's order: none if
 // there was no decision. It computes them anew at each call.
 func (d Decision) Limits() []LimitState {
@@ -136,6 +155,12 @@ type LimitState struct {
 	Reserved  int64         // tokens that open attempts have reserved ([AsAttempt]), and may give back
 	Reset     time.Duration // until the bucket is full again, if these come back now; zero if it is
 	Next      time.Duration // until it has one more token; zero if it is full
+	// Shadow reports that the key is in shadow ([Limiter.SetEnforcement]), and the request passes
+	// although it would not otherwise: Allowed is true, RetryAfter is zero, and nothing was charged.
+	// Either it would have been denied, or [Decision.Undecided] has the reason. Of AllowAtMost it
+	// reports that fewer tokens were there than Taken says; these were charged.
+	Shadow bool
+
 	// RetryAfter is how long this limit alone would make the same cost wait. It is zero for a limit
 	// that did not deny it.
 	RetryAfter time.Duration

@@ -18,7 +18,7 @@ type DeniedKey struct {
 //
 // All denials count, also those of the denial cache, of blocks ([WithLease]) and of stand-ins, with
 // these exceptions:
-//   - Peek and candidates deny nothing.
+//   - Peek, candidates and limits in shadow deny nothing.
 //   - Of a wait only the first decision counts.
 //   - Of [All] the keys count whose limits deny. If none does, a key is held, and all of them count.
 func (l *Limiter) Denied() []DeniedKey {

@@ -12,6 +12,10 @@ var (
 	// limit or a plan that cannot be kept. The text names the part that is wrong, and the reason.
 	ErrInvalidLimit = errors.New("tokenbucket: invalid limit")
 
+	// ErrInvalidEnforcement is matched by the errors of [Limiter.SetEnforcement] and
+	// [Mode.UnmarshalText] for a mode or a share that does not exist.
+	ErrInvalidEnforcement = errors.New("tokenbucket: invalid enforcement")
+
 	// ErrInvalidKey is matched by the error of a key that is empty or longer than 1,024 bytes.
 	// Nothing was sent to the store.
 	ErrInvalidKey = errors.New("tokenbucket: invalid key")
@@ -35,8 +39,9 @@ var (
 	// sent to the store.
 	ErrInvalidHold = errors.New("tokenbucket: invalid time to hold a key")
 
-	// ErrNoLimits is returned for the hold of a key whose plan is [Unlimited].
-	ErrNoLimits = errors.New("tokenbucket: a key without limits cannot be held")
+	// ErrNoLimits is returned for the hold of a key whose plan is [Unlimited], or whose limits are not
+	// enforced ([Limiter.SetEnforcement]).
+	ErrNoLimits = errors.New("tokenbucket: a key without enforced limits cannot be held")
 
 	// ErrClosed is returned by a Limiter after Close, and after its store was shut down or closed. It
 	// is store.ErrClosed.

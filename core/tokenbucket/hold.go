@@ -19,19 +19,26 @@ const MaxHold = 30 * 24 * time.Hour
 // these buckets ends it.
 //
 // It returns [ErrInvalidHold] if d is not between 1 ms and [MaxHold], [ErrNoLimits] for a key
-// without limits, which has no bucket to hold, and otherwise the errors of [Limiter.AllowN].
+// whose limits are not enforced ([Limiter.SetEnforcement]), or which has none and so no bucket to
+// hold, and otherwise the errors of [Limiter.AllowN].
 func (l *Limiter) Hold(ctx context.Context, key string, d time.Duration) error {
 	if d < time.Millisecond || d > MaxHold {
 		return fmt.Errorf("%w: %v is not between 1ms and %v", ErrInvalidHold, d, MaxHold)
 	}
-	plan, err := l.limits(ctx, key)
+	plan, err := l.holdable(ctx, key)
 	if err != nil {
 		return err
 	}
-	if len(plan.meters) == 0 {
-		return ErrNoLimits
-	}
 	return l.hold(ctx, key, plan, d)
+}
+
+// holdable returns the limits of a key that can be held.
+func (l *Limiter) holdable(ctx context.Context, key string) (*fixedPlan, error) {
+	plan, err := l.decidable(ctx, key)
+	if err == nil && (len(plan.meters) == 0 || plan.mode == Shadow) {
+		err = ErrNoLimits
+	}
+	return plan, err
 }
 
 func (l *Limiter) hold(ctx context.Context, key string, plan *fixedPlan, d time.Duration) error {
@@ -103,12 +110,9 @@ func (l *Limiter) HoldAgain(ctx context.Context, key string, e Escalation) (time
 	if e == (Escalation{}) {
 		return 0, fmt.Errorf("%w: an Escalation that Escalate has not made", ErrInvalidHold)
 	}
-	plan, err := l.limits(ctx, key)
+	plan, err := l.holdable(ctx, key)
 	if err != nil {
 		return 0, err
-	}
-	if len(plan.meters) == 0 {
-		return 0, ErrNoLimits
 	}
 	reply, err := l.buckets.TakeTokens(ctx, l.request(key, plan.charges(0)))
 	if err != nil || reply.Held > 0 {

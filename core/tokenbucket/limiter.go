@@ -42,18 +42,17 @@ type Limiter struct {
 	quick   store.QuickBuckets // the store, or nil
 	name    string
 	parent  *Limiter // or nil
-	plan    atomic.Pointer[compiledPlan]
+	rule    atomic.Pointer[compiledRule]
 	merged  atomic.Pointer[mergedPlan] // of the last All that began with this limiter, or nil
 
 	namesake  *namesake.Member
 	telemetry *telemetry.RateLimit
 
-	candidate *candidate // or nil
-	queues    queues     // of waiters
+	queues queues // of waiters
 
 	settlements settlements
 
-	changing sync.Mutex    // of the plan, and of closed
+	changing sync.Mutex    // of the rule, and of closed
 	closed   chan struct{} // closed by Close
 }
 
@@ -87,33 +86,19 @@ func New(st store.Buckets, name string, plan Plan, opts ...Option) (*Limiter, er
 	l := &Limiter{
 		store: st, buckets: st, name: name, parent: c.parent, closed: make(chan struct{}),
 	}
-	if err := l.SetPlan(plan); err != nil {
+	rule, err := l.firstRule(plan, &c)
+	if err != nil {
 		return nil, err
 	}
-	if c.candidates {
-		var err error
-		if l.candidate, err = newCandidate(l, c.candidate); err != nil {
-			return nil, err
-		}
-	}
+	l.rule.Store(rule)
 	if c.blocks {
 		l.buckets = newBlocks(st, c.block)
 	}
 	l.quick, _ = l.buckets.(store.QuickBuckets)
-	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, l.settings(plan))
+	l.namesake = namesake.Join(st, slog.Default(), "rate_limit", name, l.settings())
 	l.telemetry = telemetry.NewRateLimit(c.providers, ScopeName, name, l.namesake.Counter())
 	namesake.LeaveWith(l, l.namesake)
 	return l, nil
-}
-
-// settings returns those that limiters of the name must have in common: also the parent, since it has
-// the place of the buckets.
-func (l *Limiter) settings(plan Plan) namesake.Settings {
-	s := settingsOf(plan)
-	if l.parent != nil {
-		s.Text += " within " + l.parent.name
-	}
-	return s
 }
 
 // Name returns the name that the limiter was built with.
@@ -126,27 +111,20 @@ func (l *Limiter) Name() string { return l.name }
 //
 // An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old plan in force.
 func (l *Limiter) SetPlan(plan Plan) error {
-	if plan == nil {
-		return fmt.Errorf("%w: nil plan", ErrInvalidLimit)
-	}
-	compiled, err := plan.compile(l.name)
+	compiled, err := l.compile(plan)
 	if err != nil {
 		return err
 	}
-	l.changing.Lock()
-	defer l.changing.Unlock()
-	if l.isClosed() {
-		return ErrClosed
-	}
-	l.plan.Store(&compiled)
-	l.queues.wake()
-	l.namesake.Change(l.settings(plan))
-	return nil
+	return l.change(func(r *compiledRule) { r.plan, r.text = compiled, settingsOf(plan).Text }, true)
 }
 
-// FixedPlan reports whether the plan of every key is known without a context: it is neither a
-// [PlanFunc] nor [Cached], also not as the base of [Overrides].
-func (l *Limiter) FixedPlan() bool { return l.plan.Load().choose == nil }
+// FixedPlan reports whether decisions need no context to choose a plan: neither the plan nor the
+// candidate is a [PlanFunc] or [Cached], also not as the base of [Overrides], or the limiter is
+// [Off].
+func (l *Limiter) FixedPlan() bool {
+	r := l.rule.Load()
+	return r.enforcement.Mode == Off || r.plan.choose == nil && (r.candidate == nil || r.candidate.plan.choose == nil)
+}
 
 // Close ends the limiter: waiters return [ErrClosed], as later calls do. It sends nothing, and does
 // not close the store. Buckets stay as they are. It returns nil.
@@ -155,7 +133,8 @@ func (l *Limiter) Close() error {
 	defer l.changing.Unlock()
 	if !l.isClosed() {
 		close(l.closed)
-		l.plan.Store(&compiledPlan{err: ErrClosed}) // decisions need not look at closed
+		// Decisions need not look at closed.
+		l.rule.Store(&compiledRule{plan: compiledPlan{err: ErrClosed}, enforcement: l.rule.Load().enforcement})
 		l.namesake.Leave()
 	}
 	return nil
@@ -193,6 +172,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 // If ctx ends before the store replies, nothing gives back a charge that was made: its tokens are
 // lost. A busy key with many such callers admits less than its limit. A ctx without a timeout near
 // that of the store avoids it.
+//
+// If the limits of the key are in [Shadow], a denial, a *CostError and a failure of the store or of
+// the PlanFunc pass ([Decision.Shadow]). The other errors stay, and so does any if ctx has ended.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 0 {
 		return d, invalidCost("AllowN", n, 0)
@@ -202,9 +184,9 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, 
 }
 
 // Peek returns the decision that [Limiter.Allow] would make now, and charges nothing. Its errors
-// are those of AllowN.
+// are those of AllowN. A failure is an error also in [Shadow].
 func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
-	plan, err := l.limits(ctx, key)
+	plan, err := l.decidable(ctx, key)
 	if err != nil {
 		return d, err
 	}
@@ -216,27 +198,33 @@ func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) 
 // AllowAtMost takes as many tokens of the key as there are, up to n: the same number of every limit
 // of its plan. The decision's Taken is that number. If there is none, the decision is a denial,
 // whose RetryAfter is that of one token. n may exceed a burst; less than 1 is an [ErrInvalidCost].
-// Other errors are those of AllowN.
+// Other errors are those of AllowN. In [Shadow] it takes as many, and Taken is n all the same.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, err error) {
 	if n < 1 {
 		return d, invalidCost("AllowAtMost", n, 1)
 	}
-	plan, err := l.limits(ctx, key)
+	plan, _, err := l.limits(ctx, key)
 	if err != nil {
 		return d, err
 	}
 	r := l.request(key, plan.charges(1))
 	r.AtMost = n
-	if err = l.take(ctx, plan, &r, nil, &d); err == nil && len(plan.meters) == 0 {
+	err = l.take(ctx, plan, &r, nil, &d)
+	switch {
+	case err != nil:
+	case plan.mode == Shadow:
+		d.Taken, d.Shadow = n, d.Shadow || d.Taken < n
+	case len(plan.meters) == 0:
 		d.Taken = n
 	}
 	return d, err
 }
 
 // Reset fills the buckets of the key's present plan, ends its hold, and forgets its offences
-// ([Limiter.HoldAgain]). Errors are those of AllowN.
+// ([Limiter.HoldAgain]). Errors are those of AllowN, also in [Shadow]. If the limiter is [Off], it
+// does nothing.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	plan, err := l.limits(ctx, key)
+	plan, err := l.decidable(ctx, key)
 	if err != nil || len(plan.meters) == 0 {
 		return err
 	}
@@ -248,14 +236,30 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.buckets.ResetTokens(ctx, l.request(key, charges))
 }
 
-func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, error) {
+// limits returns the limits of a key, and the rule that they are of.
+func (l *Limiter) limits(ctx context.Context, key string) (*fixedPlan, *compiledRule, error) {
+	if err := l.checkKey(key); err != nil {
+		return nil, nil, err
+	}
+	rule := l.rule.Load()
+	plan, err := rule.limits(ctx, key)
+	return plan, rule, err
+}
+
+func (l *Limiter) checkKey(key string) error {
 	if err := naming.CheckKey(key); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidKey, err)
+		return fmt.Errorf("%w: %w", ErrInvalidKey, err)
 	}
-	if err := l.checkParents(key); err != nil {
-		return nil, err
+	return l.checkParents(key)
+}
+
+// decidable returns the limits of a key. It returns an error if they are not known, also in shadow.
+func (l *Limiter) decidable(ctx context.Context, key string) (*fixedPlan, error) {
+	plan, _, err := l.limits(ctx, key)
+	if err == nil {
+		err = plan.undecided
 	}
-	return l.plan.Load().limits(ctx, key)
+	return plan, err
 }
 
 // request returns a request about the buckets of a key.
@@ -267,15 +271,17 @@ func (l *Limiter) request(key string, charges []store.Charge) (r store.TokenRequ
 // decide makes a decision about n tokens in place: returning it would copy it several times, which
 // takes about as long as making it.
 func (l *Limiter) decide(ctx context.Context, key string, n int64, d *Decision) error {
-	plan, err := l.limits(ctx, key)
+	plan, rule, err := l.limits(ctx, key)
 	if err != nil {
 		return err
 	}
 	if err := plan.affords(n); err != nil {
-		return err
+		if plan, err = plan.passing(err); err != nil {
+			return err
+		}
 	}
 	if !d.again {
-		l.candidate.decide(ctx, key, func(*meter) int64 { return n })
+		rule.decideCandidate(ctx, key, func(*meter) int64 { return n })
 	}
 	return l.takeOnce(ctx, key, plan, plan.charges(n), d)
 }
@@ -290,7 +296,7 @@ func (l *Limiter) takeOnce(
 			d.plan, d.debts, d.Allowed = plan, store.OneDebt(debt), allowed
 			if !allowed {
 				d.deny(charges)
-				l.countDenied(key, d)
+				l.denied(key, d)
 			}
 			l.telemetry.End(ctx, began, resultOf(d, nil), nil)
 			return nil
@@ -306,8 +312,7 @@ func (l *Limiter) take(
 	ctx context.Context, plan *fixedPlan, r *store.TokenRequest, others []store.Charge, d *Decision,
 ) error {
 	if len(plan.meters) == 0 {
-		d.plan, d.Allowed = plan, true
-		l.telemetry.End(ctx, l.telemetry.Begin(ctx), telemetry.RateLimitAcquired, nil)
+		l.passes(ctx, plan, d)
 		return nil
 	}
 	began := l.telemetry.Begin(ctx)
@@ -315,12 +320,41 @@ func (l *Limiter) take(
 	if err == nil {
 		d.plan = plan
 		d.read(&reply, r.Charges, others)
-		if !d.Allowed && others == nil {
-			l.countDenied(r.Key, d)
+		if !d.Allowed {
+			if others == nil || plan.mode == Shadow {
+				l.denied(r.Key, d)
+			}
 		}
 	}
 	l.telemetry.End(ctx, began, resultOf(d, err), err)
+	if err != nil && others == nil && plan.lenient(ctx, err) {
+		d.plan = undecided(err)
+		d.pass()
+		return nil
+	}
 	return err
+}
+
+// passes makes the decision about a key without limits, or about which there is no decision.
+func (l *Limiter) passes(ctx context.Context, plan *fixedPlan, d *Decision) {
+	d.plan, d.Allowed = plan, true
+	err := plan.undecided
+	if err != nil {
+		d.pass()
+	}
+	if errors.Is(err, ErrCostExceedsBurst) {
+		err = nil // it is decided
+	}
+	l.telemetry.End(ctx, l.telemetry.Begin(ctx), resultOf(d, err), err)
+}
+
+// denied counts a denial of a key. In shadow it passes.
+func (l *Limiter) denied(key string, d *Decision) {
+	if d.plan.mode == Shadow {
+		d.pass()
+		return
+	}
+	l.countDenied(key, d)
 }
 
 // resultOf returns a decision's result in telemetry.
@@ -328,6 +362,8 @@ func resultOf(d *Decision, err error) telemetry.RateLimitResult {
 	switch {
 	case err != nil:
 		return telemetry.RateLimitError
+	case d.Shadow:
+		return telemetry.RateLimitShadow
 	case d.Allowed:
 		return telemetry.RateLimitAcquired
 	}

@@ -99,6 +99,9 @@ type fixedPlan struct {
 	meters []meter
 	one    []store.Charge // of one token, which most decisions are about
 	dated  bool           // charges depend on the time
+	mode   Mode
+
+	undecided error // why a request in shadow passes without a decision, or nil
 }
 
 func fix(meters ...meter) compiledPlan {

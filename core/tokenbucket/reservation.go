@@ -38,16 +38,25 @@ type Cost map[string]int64
 // reservation do nothing. Errors are those of [Limiter.AllowN], [ErrInvalidCost] for a negative
 // cost, and [ErrUnknownUnit] for a unit that no limit of the key counts. A key without limits
 // accepts all units.
+//
+// In [Shadow] a reservation that would have been denied, or fails with another error than that of a
+// negative cost, is allowed ([Decision.Shadow]). Use, Settle and Cancel of it do nothing and return
+// nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost Cost, opts ...ReserveOption) (*Reservation, error) {
-	plan, err := l.limits(ctx, key)
+	plan, rule, err := l.limits(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	r := l.reservation(key, plan, opts)
 	if r.reserved, err = plan.estimate(cost, &r.reduced); err != nil {
-		return nil, err
+		if errors.Is(err, ErrInvalidCost) {
+			return nil, err
+		}
+		if plan, err = plan.passing(err); err != nil {
+			return nil, err
+		}
 	}
-	l.candidate.decide(ctx, key, func(m *meter) int64 { return cost[m.unit] })
+	rule.decideCandidate(ctx, key, func(m *meter) int64 { return cost[m.unit] })
 	return l.reserve(ctx, r, plan)
 }
 
@@ -58,16 +67,18 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64, opts ...Res
 	if n < 0 {
 		return nil, invalidCost("ReserveN", n, 0)
 	}
-	plan, err := l.limits(ctx, key)
+	plan, rule, err := l.limits(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	if err := plan.affords(n); err != nil {
-		return nil, err
+		if plan, err = plan.passing(err); err != nil {
+			return nil, err
+		}
 	}
 	r := l.reservation(key, plan, opts)
 	r.reserved = plan.charges(n)
-	l.candidate.decide(ctx, key, func(*meter) int64 { return n })
+	rule.decideCandidate(ctx, key, func(*meter) int64 { return n })
 	return l.reserve(ctx, r, plan)
 }
 
@@ -81,6 +92,9 @@ func (l *Limiter) reservation(key string, plan *fixedPlan, opts []ReserveOption)
 }
 
 func (l *Limiter) reserve(ctx context.Context, r *Reservation, plan *fixedPlan) (*Reservation, error) {
+	if plan.mode == Shadow {
+		r.hold = nil
+	}
 	var err error
 	if r.attempt {
 		err = l.takeAttempt(ctx, r, plan)
@@ -190,6 +204,9 @@ func (r *Reservation) Use(unit string, n int64) error {
 	if n < 0 {
 		return invalidCost("Use", n, 0)
 	}
+	if r.Shadow {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -225,8 +242,8 @@ func (r *Reservation) uses() []int64 {
 // Settle replaces the estimates by the tokens that were used, for the units that [Reservation.Use]
 // was called with; other estimates stay. Only the first call of Settle or Cancel counts; later ones
 // do nothing, and return nil. If no estimate changes, nothing is sent. Nothing is settled of a
-// limit that a change of plan has removed, or filled ([Limit.ResetOnChange]), and of a calendar's
-// period that is over.
+// limit that a change of plan has removed, or filled ([Limit.ResetOnChange]), of a calendar's period
+// that is over, and while the limiter is [Off].
 //
 // Tokens that are given back may be taken at once. If the reservations of a key last longer than
 // its bucket takes to refill, the key may so exceed its burst by as many.
@@ -249,7 +266,7 @@ func (r *Reservation) Settle(ctx context.Context) error {
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settled {
+	if r.settled || r.Shadow {
 		return nil
 	}
 	uses := r.uses()
@@ -261,10 +278,13 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 
 // settle sends the differences between use and estimates. The caller holds mu.
 func (r *Reservation) settle(ctx context.Context, cancelled bool) (err error) {
-	if r.settled {
+	if r.settled || r.Shadow {
 		return nil
 	}
 	r.settled = true
+	if r.limiter.Enforcement().Mode == Off {
+		return nil
+	}
 	var charges []store.Charge
 	if r.used != nil {
 		charges = r.corrections()
@@ -363,7 +383,7 @@ func settlementOf(err error) telemetry.SettlementResult {
 // are at the rates of the present plan: a charge at earlier rates would bring those back.
 func (r *Reservation) corrections() []store.Charge {
 	plan := r.plan
-	if now := r.limiter.plan.Load().known(r.key); now != nil {
+	if now := r.limiter.rule.Load().plan.known(r.key); now != nil {
 		plan = now
 	}
 	charges := r.few.corrections[:0]

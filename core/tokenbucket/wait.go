@@ -22,6 +22,8 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 // that tokens were given back ([Reservation.Settle], [Limiter.Reset]). Other errors are those of
 // [Limiter.AllowN], at any time: it does not wait for a store that is unavailable. After an error
 // nothing was charged, except if it matches store.ErrUnconfirmed.
+//
+// If the limits of the key are not enforced ([Limiter.SetEnforcement]), it waits for no token.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	x := l.telemetry.Wait(ctx)
 	err := l.waitUntraced(ctx, key, n)
@@ -53,7 +55,7 @@ func (l *Limiter) waitUntraced(ctx context.Context, key string, n int64) error {
 		return invalidCost("WaitN", n, 0)
 	}
 	again := false // only the first decision is counted
-	if !l.queues.any(key) {
+	if !l.queues.any(key) || !l.Enforces(key) {
 		var d Decision
 		err := l.decide(ctx, key, n, &d)
 		again = true

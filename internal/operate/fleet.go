@@ -119,7 +119,7 @@ type Point struct {
 	Held      uint64 `json:"held"`      // likewise
 	Lost      uint64 `json:"lost"`      // leases, while their holders believed in them
 	Unrenewed uint64 `json:"unrenewed"` // renewals that failed
-	Candidate uint64 `json:"candidate"` // requests that a candidate plan would have denied
+	Candidate uint64 `json:"candidate"` // requests that a candidate, or a limit in shadow, would have denied
 
 	P50      time.Duration `json:"p50_ns"`
 	P99      time.Duration `json:"p99_ns"`

@@ -26,7 +26,8 @@ const (
 	RateLimitAcquired RateLimitResult = "acquired"
 	RateLimitDenied   RateLimitResult = "denied"
 	RateLimitError    RateLimitResult = "error"
-	RateLimitCanceled RateLimitResult = "canceled" // on spans only: the caller stopped waiting
+	RateLimitShadow   RateLimitResult = "shadow_denied" // it passed, since the limit is in shadow
+	RateLimitCanceled RateLimitResult = "canceled"      // on spans only: the caller stopped waiting
 )
 
 // SettlementResult is the result of a settlement.
@@ -56,7 +57,8 @@ func NewRateLimit(p Providers, scope, policy string, counter *live.Counter) *Rat
 	t.decisions = newDurations(p, durationsSpec[RateLimitResult]{
 		scope: scope, name: "lockkeeper.rate_limit.decision.duration", description: "How long limiters take to decide.",
 		bounds: StoreBounds, attributes: []attribute.KeyValue{t.policy}, key: rateLimitResultKey, counter: counter,
-		ends: []RateLimitResult{RateLimitAcquired, RateLimitDenied, RateLimitError}, failed: RateLimitError,
+		ends:    []RateLimitResult{RateLimitAcquired, RateLimitDenied, RateLimitError, RateLimitShadow},
+		failed:  RateLimitError,
 		counted: map[RateLimitResult]live.Result{RateLimitDenied: live.Denied},
 	})
 	t.settlements = newCounts(must(p.meter(scope).Int64Counter("lockkeeper.rate_limit.settlements",
@@ -107,6 +109,9 @@ func (t *RateLimit) Begin(ctx context.Context) time.Time { return t.decisions.Be
 // End records a decision, and annotates the current span if it is recording. It does not set the
 // span's status: a denial is no error, and a failure may not be one for the request.
 func (t *RateLimit) End(ctx context.Context, began time.Time, result RateLimitResult, err error) {
+	if result == RateLimitShadow {
+		t.counter.Count(live.Candidate)
+	}
 	t.decisions.End(ctx, began, result, err)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(t.policy, rateLimitResultKey.String(string(result)))

@@ -33,7 +33,8 @@ const (
 	Lost
 	// Unrenewed is a renewal of a lease that failed.
 	Unrenewed
-	// Candidate is a request that a candidate plan would have denied.
+	// Candidate is a request that a plan on trial would have denied: a candidate, or a limit in
+	// shadow.
 	Candidate
 
 	results = iota

@@ -95,6 +95,9 @@ func driveLimiter(w *world, st store.Store, broken *storetest.Faulty) {
 		w.request(func(ctx context.Context) { _ = l.Wait(ctx, secretKey) })
 		broken.Mend(storetest.TakeTokens)
 	}
+	ok(w.t, l.SetEnforcement(tokenbucket.Enforcement{Mode: tokenbucket.Shadow}))
+	w.request(allow)
+	w.request(allow) // would be denied
 }
 
 // driveCandidate makes the candidate of a limiter decide in every way.

@@ -1,0 +1,120 @@
+package tokenbucket
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
+)
+
+// compiledRule is a rule as a limiter uses it. It is replaced as a whole.
+type compiledRule struct {
+	fixed *fixedPlan // of every key in every mode, or nil
+	twin  *fixedPlan // plan.fixed in shadow, or nil
+
+	plan        compiledPlan
+	text        string // of the plan, in settings
+	enforcement Enforcement
+	limiter     uint64 // the hash of the limiter's name
+	below       uint64 // the hashes of keys that are enforced, if the share is below 1
+	candidate   *candidate
+}
+
+// firstRule returns the rule of a new limiter: it enforces the plan for all keys.
+func (l *Limiter) firstRule(plan Plan, c *config) (*compiledRule, error) {
+	compiled, err := l.compile(plan)
+	if err != nil {
+		return nil, err
+	}
+	r := &compiledRule{plan: compiled, text: settingsOf(plan).Text, enforcement: Enforcement{Share: 1}}
+	r.limiter = hashOf(hashOf(hashOffset, l.name), "\x00")
+	if c.candidates {
+		if r.candidate, err = newCandidate(l, c.candidate); err != nil {
+			return nil, err
+		}
+	}
+	r.prepare()
+	return r, nil
+}
+
+func (l *Limiter) compile(plan Plan) (compiledPlan, error) {
+	if plan == nil {
+		return compiledPlan{}, fmt.Errorf("%w: nil plan", ErrInvalidLimit)
+	}
+	return plan.compile(l.name)
+}
+
+// settings returns those that limiters of the name must have in common: also the parent, since it has
+// the place of the buckets.
+func (l *Limiter) settings() namesake.Settings {
+	r := l.rule.Load()
+	s := namesake.Settings{Text: r.text + r.enforcement.text()}
+	if l.parent != nil {
+		s.Text += " within " + l.parent.name
+	}
+	return s
+}
+
+// change replaces the rule. Waiters ask again if it can concern them.
+func (l *Limiter) change(change func(*compiledRule), waiters bool) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.isClosed() {
+		return ErrClosed
+	}
+	next := *l.rule.Load()
+	change(&next)
+	next.prepare()
+	l.rule.Store(&next)
+	if waiters {
+		l.queues.wake()
+	}
+	l.namesake.Change(l.settings())
+	return nil
+}
+
+// prepare sets what decisions need.
+func (r *compiledRule) prepare() {
+	r.fixed, r.twin, r.below = nil, nil, 0
+	if r.enforcement.Mode == Off {
+		r.fixed = &fixedPlan{mode: Off}
+		return
+	}
+	if r.enforcement.Share > 0 && r.enforcement.Share < 1 {
+		r.below = uint64(r.enforcement.Share * (1 << 64))
+	}
+	if r.plan.fixed == nil {
+		return
+	}
+	if r.enforcement.Share < 1 {
+		r.twin = r.plan.fixed.inShadow()
+	}
+	if r.plan.overrides == nil {
+		switch r.enforcement.Share {
+		case 0:
+			r.fixed = r.twin
+		case 1:
+			r.fixed = r.plan.fixed
+		}
+	}
+}
+
+// limits returns the limits of a key, with their mode. A plan in shadow that cannot be chosen is one
+// that says so.
+func (r *compiledRule) limits(ctx context.Context, key string) (*fixedPlan, error) {
+	if r.fixed != nil {
+		return r.fixed, nil
+	}
+	plan, err := r.plan.limits(ctx, key)
+	switch {
+	case r.enforces(key):
+		return plan, err
+	case err == nil && plan == r.plan.fixed:
+		return r.twin, nil
+	case err == nil:
+		return plan.inShadow(), nil
+	case r.plan.choose == nil || ctx.Err() != nil: // the limiter is closed, or the caller has left
+		return nil, err
+	}
+	return undecided(err), nil
+}
