@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// WithCandidate decides every request by a second plan as well. Its
+// WithCandidate decides every request by a second plan as well, until [Limiter.SetCandidate]. Its
 // decisions are counted (lockkeeper.rate_limit.candidates) and have no other effect, so that a new
 // plan can be compared with the enforced one before it replaces it. The candidate has buckets of its
 // own, which all requests charge, also requests that are denied. Each decision asks the store once
@@ -20,6 +20,21 @@ import (
 // candidate, and Wait asks it once.
 func WithCandidate(plan Plan) Option {
 	return func(c *config) { c.candidate, c.candidates = plan, true }
+}
+
+// SetCandidate replaces the candidate ([WithCandidate]) for all decisions that begin after it
+// returns. Nil ends it. A candidate keeps used tokens as a plan does ([Limiter.SetPlan]).
+//
+// An error matches [ErrInvalidLimit] or [ErrClosed], and leaves the old candidate in force.
+func (l *Limiter) SetCandidate(plan Plan) error {
+	var c *candidate
+	if plan != nil {
+		var err error
+		if c, err = newCandidate(l, plan); err != nil {
+			return err
+		}
+	}
+	return l.change(func(r *compiledRule) { r.candidate = c }, false)
 }
 
 // candidateOf names the buckets of a candidate.

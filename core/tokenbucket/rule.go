@@ -7,6 +7,35 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 )
 
+// Rule is all that can change of a limiter that is in use. The candidate may be nil.
+type Rule struct {
+	Plan        Plan
+	Enforcement Enforcement
+	Candidate   Plan
+}
+
+// SetRule is [Limiter.SetPlan], [Limiter.SetEnforcement] and [Limiter.SetCandidate] in one step:
+// every decision is by the former rule or by this one. Its errors are theirs, and change nothing.
+func (l *Limiter) SetRule(r Rule) error {
+	compiled, err := l.compile(r.Plan)
+	if err != nil {
+		return err
+	}
+	e, err := r.Enforcement.check()
+	if err != nil {
+		return err
+	}
+	var c *candidate
+	if r.Candidate != nil {
+		if c, err = newCandidate(l, r.Candidate); err != nil {
+			return err
+		}
+	}
+	return l.change(func(rule *compiledRule) {
+		rule.plan, rule.text, rule.enforcement, rule.candidate = compiled, settingsOf(r.Plan).Text, e, c
+	}, true)
+}
+
 // compiledRule is a rule as a limiter uses it. It is replaced as a whole.
 type compiledRule struct {
 	fixed *fixedPlan // of every key in every mode, or nil
