@@ -69,7 +69,7 @@ func New(st store.Leases, name string, opts ...Option) (*Locker, error) {
 		Busy: func(b lease.Busy) error {
 			return &HeldError{Holder: b.Holder, Remaining: b.Remaining, Waiting: b.Waiting, cause: b.Cause}
 		},
-		Capacity:  func(*lease.Config, string, int) (int, error) { return store.MaxCapacity, nil },
+		Capacity:  func(*lease.Config, string, int) (int, int, error) { return store.MaxCapacity, 0, nil },
 		Alloc:     newLease,
 		Reenter:   l.reenter,
 		Telemetry: telemetry.NewLock(config.Providers, ScopeName, name, l.namesake.Counter()),

@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -52,19 +53,34 @@ func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
 	return int(c.capacity.Load()), nil
 }
 
-// weigh returns the capacity that a request of a weight is sent with.
-func (c *core) weigh(config *lease.Config, key string, n int) (int, error) {
+// weigh returns the capacity and the reserve that a request of a weight is sent with.
+func (c *core) weigh(config *lease.Config, key string, n int) (capacity, reserve int, err error) {
 	if n < 1 {
-		return 0, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
+		return 0, 0, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
 	}
-	capacity, err := c.capacityOf(config, key)
+	if capacity, err = c.capacityOf(config, key); err == nil {
+		reserve = reserveOf(config, capacity)
+	}
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, 0, err
 	case n > capacity:
-		return 0, fmt.Errorf("%w: %d is more than the capacity of %d", ErrInvalidWeight, n, capacity)
-	case n > capacity-config.Reserve:
-		return 0, fmt.Errorf("%w: %d is more than the capacity of %d less the reserve of %d", ErrInvalidWeight, n, capacity, config.Reserve)
+		return 0, 0, fmt.Errorf("%w: %d is more than the capacity of %d", ErrInvalidWeight, n, capacity)
+	case n > capacity-reserve:
+		return 0, 0, fmt.Errorf("%w: %d is more than the capacity of %d less the reserve of %d", ErrInvalidWeight, n, capacity, reserve)
 	}
-	return capacity, nil
+	return capacity, reserve, nil
+}
+
+func reserveOf(config *lease.Config, capacity int) int {
+	if config.ReserveShare == 0 {
+		return config.Reserve
+	}
+	return shareOf(capacity, config.ReserveShare)
+}
+
+// shareOf returns how much of a capacity a share of it is as a reserve.
+func shareOf(capacity int, share float64) int {
+	const rounding = 1e-6 // 0.29 of 100 is 28.999999999999996
+	return min(int(math.Floor(float64(capacity)*share+rounding)), capacity-1)
 }

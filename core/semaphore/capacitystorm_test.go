@@ -84,7 +84,7 @@ func TestStorm(t *testing.T) {
 			}
 			for range 3 {
 				s := newSemaphore(t, w, 4, semaphore.WithTTL(100*time.Millisecond))
-				tiers := []*semaphore.Semaphore{s, s, must(s.With(semaphore.WithReserve(1)))}
+				tiers := []*semaphore.Semaphore{s, s, must(s.With(semaphore.WithReserve(1))), must(s.With(semaphore.WithReserveShare(0.4)))}
 				wg.Go(func() {
 					for range 10 {
 						time.Sleep(time.Duration(roll(100)) * time.Millisecond)

@@ -55,7 +55,28 @@ func WithHolder(label string) Option { return func(c *lease.Config) { c.Holder =
 //
 // The default is 0. A request that never fits, since its weight exceeds the capacity less the
 // reserve, returns [ErrInvalidWeight].
-func WithReserve(n int) Option { return func(c *lease.Config) { c.Reserve = n } }
+func WithReserve(n int) Option {
+	return func(c *lease.Config) { c.Reserve, c.ReserveShare, c.ReserveGiven = n, 0, true }
+}
+
+// WithReserveShare is [WithReserve] for a part of the capacity, at least 0 and less than 1: the
+// reserve is f times the capacity that a request uses, so it follows [Semaphore.SetCapacity] and
+// [WithCapacityFunc], also for waiting requests.
+//
+//	batch, err := critical.With(semaphore.WithReserveShare(0.6)) // 8 of 20, 12 of 30
+//
+// The reserve is rounded down. A product less than a millionth below an integer is that integer, so
+// 0.29 of 100 is 29, which floating point makes 28.999…. At least one permit is left to the tier: of
+// a capacity of 1, every reserve is 0. Of a small capacity, a share may round to 0, too, and then
+// there is no tier: 0.3 of 3 leaves nothing to others.
+//
+// While processes differ in their capacity, they differ in the reserve of a tier. Each request is
+// granted by its own, and those with a smaller one come first.
+//
+// [WithReserve] in the same call is an error; in a call of With, the later of the two applies.
+func WithReserveShare(f float64) Option {
+	return func(c *lease.Config) { c.Reserve, c.ReserveShare, c.ShareGiven = 0, f, true }
+}
 
 // WithMaxWaiting limits the queue: a request that would have to wait fails with an error that
 // matches [ErrQueueFull] if n already wait for the same key in this process, or n requests in the

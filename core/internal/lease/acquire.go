@@ -19,8 +19,8 @@ type Request struct {
 	Wait   bool
 	Direct bool // the caller has its own place in the store, and nothing is handed on to it
 
-	capacity int
-	traced   telemetry.Acquisition
+	capacity, reserve int
+	traced            telemetry.Acquisition
 }
 
 // Acquire returns a lease, or an error:
@@ -63,7 +63,7 @@ func (p *Pool) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	p.calls.Begin() // before checking closing, or a shutdown might not wait for it
 	defer p.calls.End()
 	var err error
-	if r.capacity, err = p.Capacity(r.Config, r.Key, r.Weight); err != nil {
+	if r.capacity, r.reserve, err = p.Capacity(r.Config, r.Key, r.Weight); err != nil {
 		return nil, err
 	}
 	if err := p.over(ctx); err != nil {
@@ -97,7 +97,7 @@ func (p *Pool) over(ctx context.Context) error {
 func (p *Pool) request(ctx context.Context, r *Request, key string) store.LeaseRequest {
 	c := r.Config
 	fences := maxPasses
-	if r.Direct || c.Reserve > 0 {
+	if r.Direct || r.reserve > 0 {
 		fences = 1
 	}
 	label := c.Holder
@@ -105,7 +105,7 @@ func (p *Pool) request(ctx context.Context, r *Request, key string) store.LeaseR
 		label = WithSpan(ctx, label)
 	}
 	return store.LeaseRequest{
-		Name: p.name, Key: key, ID: naming.NewID(), Weight: r.Weight, Capacity: r.capacity, Reserve: c.Reserve, Queue: r.Wait,
+		Name: p.name, Key: key, ID: naming.NewID(), Weight: r.Weight, Capacity: r.capacity, Reserve: r.reserve, Queue: r.Wait,
 		MaxWaiting: c.MaxWaiting, TTL: c.TTL + c.Delay, Fences: fences, Label: label, Confirmed: c.Delay > 0,
 	}
 }

@@ -21,7 +21,9 @@ type Settings struct {
 	Delay   time.Duration // after an expiry, how long the store still counts the hold
 	Fair    bool          // nothing is handed on, and every request has its own place in the store
 	Reserve int
-	Holder  string // the label
+	// ReserveShare is the part of the capacity that a request leaves to others instead of Reserve.
+	ReserveShare float64
+	Holder       string // the label
 }
 
 // Config is the configuration of a mechanism, or of a variant of it.
@@ -29,6 +31,8 @@ type Config struct {
 	Settings
 	MaxWaiting int
 	CapacityOf func(key string) int
+	// ReserveGiven and ShareGiven mean that an option has set Reserve, or ReserveShare.
+	ReserveGiven, ShareGiven bool
 
 	// Of New alone.
 	Providers telemetry.Providers
@@ -56,7 +60,7 @@ func NewConfig[O ~func(*Config)](pkg string, st store.Leases, name string, other
 // Vary returns the configuration of a variant of a mechanism.
 func Vary[O ~func(*Config)](pkg string, c *Config, opts []O) (*Config, error) {
 	base := *c
-	base.OfNew = false
+	base.OfNew, base.ReserveGiven, base.ShareGiven = false, false, false
 	varied, err := with(pkg+": With", base, opts)
 	if err == nil && varied.OfNew {
 		return nil, errors.New(pkg + ": With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")
@@ -86,6 +90,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("a maximum of %d waiters is negative", c.MaxWaiting)
 	case c.Reserve < 0 || c.Reserve >= store.MaxCapacity:
 		return fmt.Errorf("a reserve of %d is not between 0 and the capacity less 1", c.Reserve)
+	case !(c.ReserveShare >= 0 && c.ReserveShare < 1): // nor NaN
+		return fmt.Errorf("a reserve of a share of %v is not at least 0 and less than 1", c.ReserveShare)
+	case c.ReserveGiven && c.ShareGiven:
+		return errors.New("WithReserve and WithReserveShare exclude each other")
 	}
 	return nil
 }

@@ -30,6 +30,14 @@ func (p *Pool) serve(ctx context.Context, q *queue, req store.LeaseRequest, repl
 	p.calls.Run(func() { p.await(pl) })
 }
 
+// placeRequest returns the request for a place. The caller holds mu.
+func (p *Pool) placeRequest(ctx context.Context, q *queue) store.LeaseRequest {
+	r := Request{Config: q.config, Weight: q.weight, Wait: true, capacity: q.capacity, reserve: q.reserve}
+	req := p.request(ctx, &r, q.key)
+	req.MaxWaiting = 0 // it waits already
+	return req
+}
+
 // wasQueued records the store's reply. The caller holds mu.
 func (pl *place) wasQueued(reply *store.LeaseReply) {
 	pl.req.Place = reply.Place
@@ -106,16 +114,49 @@ func (p *Pool) await(pl *place) {
 	}
 }
 
+// revise makes the place's request one of the queue's present capacity and reserve. It reports
+// whether the request is to be sent, and the reference to an earlier one that it replaces. A store
+// keeps requests in the order of their reserves, so one with another reserve is queued anew, with
+// the number of its place. The caller holds mu.
+func (p *Pool) revise(pl *place) (send bool, replaced *store.LeaseRef) {
+	q := pl.queue
+	switch {
+	case q == nil || !pl.outdated():
+		return !pl.queued, nil
+	case q.reserve == pl.req.Reserve:
+		pl.req.Capacity = q.capacity
+		return true, nil
+	}
+	ref := pl.req.Ref(0)
+	number := pl.req.Place
+	pl.req = p.placeRequest(pl.ctx, q)
+	pl.req.Place = number
+	if pl.queued {
+		replaced = &ref
+	}
+	return true, replaced
+}
+
+// outdated reports whether the capacity or the reserve has changed since the place's last request.
+func (pl *place) outdated() bool {
+	q := pl.queue
+	return q != nil && (q.capacity != pl.req.Capacity || q.reserve != pl.req.Reserve)
+}
+
 // awaitGrant sends the place's request, unless it was queued, and waits until it is granted. If the
-// capacity changes, it sends the new one to the store, and the request keeps its place.
+// capacity or the reserve changes, it sends the new one to the store, and the request keeps its
+// place.
 func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
 	for {
 		p.mu.Lock()
-		send := !pl.queued
-		if q := pl.queue; q != nil && q.capacity != pl.req.Capacity {
-			pl.req.Capacity, send = q.capacity, true
-		}
+		send, replaced := p.revise(pl)
 		p.mu.Unlock()
+		if replaced != nil {
+			refs := []store.LeaseRef{*replaced}
+			if _, err := p.store.ReleaseLeases(context.WithoutCancel(pl.ctx), refs); err != nil {
+				p.releases.Retry(refs, nil)
+			}
+		}
 		if send {
 			reply, err := p.send(pl.ctx, &pl.req)
 			if err != nil || reply.Outcome == store.Granted {
@@ -130,7 +171,7 @@ func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
 		}
 		ctx, cancel := context.WithCancel(pl.ctx)
 		p.mu.Lock()
-		if pl.queue != nil && pl.queue.capacity != pl.req.Capacity {
+		if pl.outdated() {
 			cancel()
 		}
 		pl.repeat = cancel
@@ -147,7 +188,7 @@ func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
 	}
 }
 
-// Resize makes waiters use new capacities. Their places keep their numbers. Waiters whose weight no
+// Resize makes waiters use new capacities and reserves. Their places keep their numbers. Waiters whose weight no
 // longer fits leave with the error of Mechanism.Capacity.
 func (p *Pool) Resize() {
 	var changed []Request
@@ -159,23 +200,23 @@ func (p *Pool) Resize() {
 	}
 	p.mu.Unlock()
 	for _, r := range changed {
-		capacity, err := p.Capacity(r.Config, r.Key, r.Weight)
+		capacity, reserve, err := p.Capacity(r.Config, r.Key, r.Weight)
 		p.mu.Lock()
 		if p.queues[r.Key] != nil { // otherwise it is gone
-			p.resize(p.queueOf(&r), capacity, err)
+			p.resize(p.queueOf(&r), capacity, reserve, err)
 		}
 		p.mu.Unlock()
 	}
 }
 
 // resize is called with mu held.
-func (p *Pool) resize(q *queue, capacity int, err error) {
+func (p *Pool) resize(q *queue, capacity, reserve int, err error) {
 	if err != nil {
 		for w := first(&q.waiters); w != nil; w = first(&q.waiters) {
 			w.receive(turn{err: err})
 		}
-	} else if q.capacity != capacity {
-		q.capacity = capacity
+	} else if q.capacity != capacity || q.reserve != reserve {
+		q.capacity, q.reserve = capacity, reserve
 		for _, pl := range q.places {
 			if pl.repeat != nil {
 				pl.repeat()

@@ -26,8 +26,9 @@ type Mechanism struct {
 
 	// Busy returns the error of a request that was not granted. It matches ErrNotAcquired.
 	Busy func(Busy) error
-	// Capacity returns the capacity for a request, or an error if the request is invalid.
-	Capacity func(c *Config, key string, weight int) (int, error)
+	// Capacity returns the capacity for a request, and how much of it the request leaves to others, or
+	// an error if the request is invalid.
+	Capacity func(c *Config, key string, weight int) (capacity, reserve int, err error)
 	// Alloc returns memory for a lease, with its owner set, and for a hold if it is the first of
 	// one.
 	Alloc func(first bool) (*Lease, *Hold)

@@ -20,6 +20,7 @@ type queue struct {
 	next   *queue // of the same key
 
 	capacity int // of the last request
+	reserve  int // of the last request
 	holds    []*Hold
 	ends     time.Time // none of the holds ends before
 	places   []*place  // in the store, or requested
@@ -43,7 +44,7 @@ const (
 )
 
 // limit returns the number of holds and places for which the queue has room.
-func (q *queue) limit() int { return max((q.capacity-q.config.Reserve)/q.weight, 1) }
+func (q *queue) limit() int { return max((q.capacity-q.reserve)/q.weight, 1) }
 
 func (q *queue) room() bool { return len(q.holds)+len(q.places)+q.flying < q.limit() }
 
@@ -157,7 +158,7 @@ func (q *queue) foreign() int {
 func (p *Pool) waiting(q *queue) (n int, ahead bool) {
 	for other := p.queues[q.key]; other != nil; other = other.next {
 		n += other.waiters.Len()
-		ahead = ahead || other != q && other.waiters.Len() > 0 && other.known() && other.config.Reserve <= q.config.Reserve
+		ahead = ahead || other != q && other.waiters.Len() > 0 && other.known() && other.reserve <= q.reserve
 	}
 	return n, ahead
 }
@@ -205,10 +206,7 @@ func (p *Pool) kick(q *queue) {
 				e = e.Next()
 			}
 			ctx := e.Value.(*waiter).ctx
-			r := Request{Config: q.config, Weight: q.weight, Wait: true, capacity: q.capacity}
-			req := p.request(ctx, &r, q.key)
-			req.MaxWaiting = 0 // it waits already
-			p.serve(ctx, q, req, nil)
+			p.serve(ctx, q, p.placeRequest(ctx, q), nil)
 			continue
 		}
 		w := first(&q.tries)
@@ -231,7 +229,7 @@ func (p *Pool) handOn(h *Hold) bool {
 	}
 	length := time.Duration(h.length.Load())
 	switch {
-	case h.fence >= h.last, h.passes+1 >= maxPasses, q.capacity < h.capacity:
+	case h.fence >= h.last, h.passes+1 >= maxPasses, q.capacity < h.capacity, q.reserve > 0:
 		return false
 	case time.Since(h.began) >= min(length, maxRun), !h.term.Valid(), h.term.Remaining() <= length/3*2:
 		return false
