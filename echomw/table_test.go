@@ -59,6 +59,9 @@ var cells = mwtest.Cells[echo.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 	ByRequest: func(key func(*http.Request) (string, error)) echomw.KeyFunc {
 		return func(c echo.Context) (string, error) { return key(c.Request()) }
 	},
+	Tiers: func(tier func(*http.Request) policy.Tier) policy.ConcurrencyOption {
+		return concurrency.Tiers(func(c echo.Context) policy.Tier { return tier(c.Request()) })
+	},
 	Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 		return ratelimit.Costs(func(c echo.Context) tokenbucket.Cost { return estimate(c.Request()) })
 	},

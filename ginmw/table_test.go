@@ -61,6 +61,9 @@ var cells = mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 	ByRequest: func(key func(*http.Request) (string, error)) ginmw.KeyFunc {
 		return func(c *gin.Context) (string, error) { return key(c.Request) }
 	},
+	Tiers: func(tier func(*http.Request) policy.Tier) policy.ConcurrencyOption {
+		return concurrency.Tiers(func(c *gin.Context) policy.Tier { return tier(c.Request) })
+	},
 	Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 		return ratelimit.Costs(func(c *gin.Context) tokenbucket.Cost { return estimate(c.Request) })
 	},

@@ -63,6 +63,39 @@ func TestOverload(t *testing.T) {
 	is(t, result(t, first).thing, nil, "done")
 }
 
+// A tier is refused beyond its part, and higher ones pass. An unknown one is the lowest.
+func TestTiersOfCalls(t *testing.T) {
+	g := newGate()
+	s := service{make: g.make}
+	sem := newSemaphore(t, newStore(t), 4)
+	if err := sem.SetTierShares(semaphore.TierShares{Normal: 0.75, Low: 0.5, Background: 0.25}); err != nil {
+		t.Fatal(err)
+	}
+	tiers := map[string]policy.Tier{"": policy.Critical, "normal": policy.Normal, "low": policy.Low, "background": policy.Background, "unknown": 77}
+	client := serve(t, &s, concurrency.New(sem, grpcmw.Global(), concurrency.Tiers(func(call *grpcmw.Call) policy.Tier {
+		name, _ := metadata.FromIncomingContext(call.Context())
+		return tiers[strings.Join(name.Get("tier"), "")]
+	})))
+	in := func(tier string) context.Context { return metadata.AppendToOutgoingContext(t.Context(), "tier", tier) }
+	var answers []<-chan answer
+	lower := []string{"unknown"}
+	for _, tier := range []string{"background", "low", "normal", ""} {
+		answers = append(answers, making(in(tier), t, client, &things.MakeRequest{Id: "1"}))
+		g.runs(t)
+		lower = append(lower, tier)
+		for _, tier := range lower {
+			_, err := client.Make(in(tier), &things.MakeRequest{Id: "1"})
+			denies(t, err, policy.TooManyAtOnce)
+		}
+	}
+	for range answers {
+		g.let()
+	}
+	for _, a := range answers {
+		is(t, result(t, a).thing, nil, "done")
+	}
+}
+
 func TestCallsAreLimitedToTheCapacity(t *testing.T) {
 	g := newGate()
 	s := service{make: g.make}

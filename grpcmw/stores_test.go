@@ -23,6 +23,7 @@ var tableOfBehaviour = map[string]func(*testing.T){
 	"locked":                       TestCallsOfAKeyExcludeEachOther,
 	"too many at once":             TestCallsAreLimitedToTheCapacity,
 	"the server is full":           TestOverload,
+	"tiers":                        TestTiersOfCalls,
 	"a waiting call":               TestWaitingCallIsServed,
 	"more than may wait":           TestMaximumOfWaiters,
 	"a lost lock":                  TestLostLock,

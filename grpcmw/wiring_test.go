@@ -38,6 +38,7 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: New: PerMessage with Costs or ChargeCodes, which settle a stream as a whole": func() {
 			ratelimit.New(limiter, anyKey, ratelimit.PerMessage(), ratelimit.ChargeCodes(codes.Unauthenticated))
 		},
+		"concurrency: Tiers: nil function":      func() { concurrency.Tiers(nil) },
 		"ratelimit: Costs: nil function":        func() { ratelimit.Costs(nil) },
 		"ratelimit: ChargeCodes: no codes":      func() { ratelimit.ChargeCodes() },
 		"ratelimit: ChargeCodes: 17 is no code": func() { ratelimit.ChargeCodes(17) },

@@ -37,7 +37,7 @@ import (
 //
 // A KeyFunc may read the body of the request, of which it gets a copy of up to policy.MaxBody. It
 // returns the error of a read, or wraps it, and the request is refused with 413, 400 or 503. The
-// same holds for the functions of ScopeBy, [Unless] and ratelimit.Costs.
+// same holds for the functions of ScopeBy, [Unless], ratelimit.Costs and concurrency.Tiers.
 type KeyFunc func(r *http.Request) (string, error)
 
 // ByHeader keys by the value of a request header field. Suitable fields are one that your own proxy

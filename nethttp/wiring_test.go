@@ -85,6 +85,10 @@ func TestWiringMistakesPanic(t *testing.T) {
 		"ratelimit: New: an option of another framework (func(*nethttp_test.request) tokenbucket.Cost)": func() {
 			ratelimit.New(limiter, anyKey, httpmw.Costs(func(*request) tokenbucket.Cost { return nil }))
 		},
+		"concurrency: Tiers: nil function": func() { concurrency.Tiers(nil) },
+		"concurrency: New: an option of another framework (func(*nethttp_test.request) semaphore.Tier)": func() {
+			concurrency.New(reports, anyKey, httpmw.Tiers(func(*request) policy.Tier { return policy.Low }))
+		},
 		"nethttp: Unless: nil function":  func() { nethttp.Unless(nil) },
 		"nethttp: OnDeny: nil function":  func() { nethttp.OnDeny(nil) },
 		"nethttp: OnError: nil function": func() { nethttp.OnError(nil) },

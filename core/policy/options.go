@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/base/option"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
@@ -136,6 +137,19 @@ func FailOpen(opts ...OpenOption) LimitOption {
 func Overload() ConcurrencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Overload = true })
 }
+
+// Tier is the importance of a request, for the option Tiers of the concurrency middleware. Any
+// value but these counts as Background.
+type Tier = semaphore.Tier
+
+// The tiers, with the part of the semaphore's capacity that each may use unless its SetTierShares
+// changes it.
+const (
+	Critical   = semaphore.Critical   // all of it
+	Normal     = semaphore.Normal     // 90 %
+	Low        = semaphore.Low        // 70 %
+	Background = semaphore.Background // 50 %
+)
 
 // MaxHold sets the longest time for which one answer of a server can hold a key of a client: 15 min
 // if not set. An answer that asks for more, by mistake or not, holds it for d, and the next one may

@@ -59,7 +59,7 @@ func (c *core) weigh(config *lease.Config, key string, n int) (capacity, reserve
 		return 0, 0, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
 	}
 	if capacity, err = c.capacityOf(config, key); err == nil {
-		reserve = reserveOf(config, capacity)
+		reserve = c.reserveOf(config, capacity)
 	}
 	switch {
 	case err != nil:
@@ -70,13 +70,6 @@ func (c *core) weigh(config *lease.Config, key string, n int) (capacity, reserve
 		return 0, 0, fmt.Errorf("%w: %d is more than the capacity of %d less the reserve of %d", ErrInvalidWeight, n, capacity, reserve)
 	}
 	return capacity, reserve, nil
-}
-
-func reserveOf(config *lease.Config, capacity int) int {
-	if config.ReserveShare == 0 {
-		return config.Reserve
-	}
-	return shareOf(capacity, config.ReserveShare)
 }
 
 // shareOf returns how much of a capacity a share of it is as a reserve.

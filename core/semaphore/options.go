@@ -56,7 +56,7 @@ func WithHolder(label string) Option { return func(c *lease.Config) { c.Holder =
 // The default is 0. A request that never fits, since its weight exceeds the capacity less the
 // reserve, returns [ErrInvalidWeight].
 func WithReserve(n int) Option {
-	return func(c *lease.Config) { c.Reserve, c.ReserveShare, c.ReserveGiven = n, 0, true }
+	return func(c *lease.Config) { withReserve(c, n, 0); c.ReserveGiven = true }
 }
 
 // WithReserveShare is [WithReserve] for a part of the capacity, at least 0 and less than 1: the
@@ -73,9 +73,15 @@ func WithReserve(n int) Option {
 // While processes differ in their capacity, they differ in the reserve of a tier. Each request is
 // granted by its own, and those with a smaller one come first.
 //
-// [WithReserve] in the same call is an error; in a call of With, the later of the two applies.
+// [WithReserve] in the same call is an error. In a call of With, both replace what s had, also its
+// tier ([Semaphore.Tier]).
 func WithReserveShare(f float64) Option {
-	return func(c *lease.Config) { c.Reserve, c.ReserveShare, c.ShareGiven = 0, f, true }
+	return func(c *lease.Config) { withReserve(c, 0, f); c.ShareGiven = true }
+}
+
+// withReserve replaces what decided about the reserve.
+func withReserve(c *lease.Config, n int, share float64) {
+	c.Reserve, c.ReserveShare, c.Tier, c.Tiered = n, share, 0, nil
 }
 
 // WithMaxWaiting limits the queue: a request that would have to wait fails with an error that

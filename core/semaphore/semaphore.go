@@ -25,8 +25,7 @@
 //
 // Requests are granted in the order in which they reached the store, across all processes. The
 // first one that does not fit blocks the requests behind it, even if they would fit: otherwise
-// small ones would starve a large one. [WithReserve] makes tiers, which are served one before the
-// other. The queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops
+// small ones would starve a large one. The queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops
 // waiting leaves the queue, and the next moves up at once.
 //
 // Callers of one process with the same weight and settings queue in the process, which has up to 16
@@ -37,6 +36,18 @@
 // There is no re-entry: a call with a permit's context acquires another permit. A caller that waits
 // for more permits while it holds some can block forever: for itself, or for another caller that
 // does the same. Acquire all of them at once.
+//
+// # Tiers
+//
+// A tier may use a part of the capacity, and is served after the tiers that may use more: so low
+// traffic is refused first, and what matters finds room. [Semaphore.Tier] returns the variant for
+// one of four tiers, whose parts [Semaphore.SetTierShares] changes while the process runs;
+// [WithReserveShare] and [WithReserve] make others:
+//
+//	permit, err := door.Tier(semaphore.Low).TryAcquire(ctx, key)
+//
+// Tiers are parts of the permits of a key, for all processes that share the store. The reserves of
+// a small capacity may be 0: then there are no tiers.
 //
 // # Capacity
 //
@@ -89,6 +100,8 @@ type Semaphore struct {
 type core struct {
 	pool     *lease.Pool
 	capacity atomic.Int64
+	shares   atomic.Pointer[TierShares]
+	tiers    [Background + 1]tierTelemetry
 	namesake *namesake.Member
 }
 
@@ -113,6 +126,7 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 	}
 	c := &core{namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
 	c.capacity.Store(int64(capacity))
+	c.shares.Store(&TierShares{Normal: 0.9, Low: 0.7, Background: 0.5})
 	c.pool = lease.NewPool(st, lease.Mechanism{
 		Kind: store.SemaphoreKind, Name: name, Key: contextKey{},
 		ErrReleased: ErrReleased, ErrExpired: ErrExpired, ErrLost: ErrLost, ErrInvalidKey: ErrInvalidKey, ErrNotAcquired: ErrNotAcquired,

@@ -33,9 +33,13 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // echomw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, echomw.Unless, echomw.OnError and
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echomw.Unless, echomw.OnError and
 // echomw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
 // is nil.
 func New(sem *semaphore.Semaphore, key echomw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }
+
+// Tiers gives each request a tier, which may use a part of the capacity: see
+// [github.com/lockkeeper/lockkeeper/nethttp/concurrency.Tiers]. Tiers panics if tier is nil.
+func Tiers(tier func(c echo.Context) policy.Tier) policy.ConcurrencyOption { return httpmw.Tiers(tier) }

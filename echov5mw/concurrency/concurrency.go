@@ -33,9 +33,15 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // echov5mw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, echov5mw.Unless, echov5mw.OnError and
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echov5mw.Unless, echov5mw.OnError and
 // echov5mw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
 // is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
+}
+
+// Tiers gives each request a tier, which may use a part of the capacity: see
+// [github.com/lockkeeper/lockkeeper/nethttp/concurrency.Tiers]. Tiers panics if tier is nil.
+func Tiers(tier func(c *echo.Context) policy.Tier) policy.ConcurrencyOption {
+	return httpmw.Tiers(tier)
 }

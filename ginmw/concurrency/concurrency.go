@@ -31,9 +31,13 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // ginmw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, ginmw.Unless, ginmw.OnError and
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], ginmw.Unless, ginmw.OnError and
 // ginmw.OnDeny, and the options of package policy for every middleware. New panics if sem or key is
 // nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }
+
+// Tiers gives each request a tier, which may use a part of the capacity: see
+// [github.com/lockkeeper/lockkeeper/nethttp/concurrency.Tiers]. Tiers panics if tier is nil.
+func Tiers(tier func(c *gin.Context) policy.Tier) policy.ConcurrencyOption { return httpmw.Tiers(tier) }

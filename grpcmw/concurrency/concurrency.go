@@ -53,9 +53,25 @@ import (
 //
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, grpcmw.Unless, grpcmw.OnError and
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], grpcmw.Unless, grpcmw.OnError and
 // grpcmw.OnDeny, and those of package policy for every middleware. New panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	return adapter.Holding(middleware.NewConcurrency(sem, settings), key, settings)
+}
+
+// Tiers gives each call a tier, which may use a part of the capacity, and is served after the tiers
+// that may use more (semaphore.Semaphore's Tier): policy.Critical all of it, policy.Normal 90 %,
+// policy.Low 70 %, policy.Background 50 %; SetTierShares of sem changes the parts. So what matters
+// less is refused first. A refused call is answered as without tiers. An unknown tier counts as
+// policy.Background. If sem has a reserve, the tier's replaces it.
+//
+// The server decides about the tier, by what it knows: the method, the account of an authenticated
+// client, a plan. Metadata with which a client asks for a tier is a wish, which an attacker states
+// as well. Read it only behind authentication, and give the lower of the wish and of what the
+// account may have, which is the larger value.
+//
+// tier is called once for each call, after its key. Tiers panics if tier is nil.
+func Tiers(tier func(call *grpcmw.Call) policy.Tier) policy.ConcurrencyOption {
+	return setting.Given("concurrency: Tiers", tier, func(s *setting.Settings) { s.Tiers = tier })
 }

@@ -86,6 +86,7 @@ type Hooks[C any] struct {
 	Report func(C, error)
 	Key    func(C) (string, error)
 	Costs  func(C) tokenbucket.Cost
+	Tier   func(C) policy.Tier
 }
 
 // base is the common part of the middleware of all policies.

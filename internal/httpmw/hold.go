@@ -61,6 +61,11 @@ type holdExchange[C any] struct {
 
 func (x *holdExchange[C]) Key() (string, error) { return x.keyOf(x.c, x.m.key) }
 
+func (x *holdExchange[C]) Tier() policy.Tier {
+	defer x.lend(x.c).back()
+	return x.hooks.Tier(x.c)
+}
+
 func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.readEarly(x.request) }
 
 func (x *holdExchange[C]) Run(ctx context.Context) (answered bool) {

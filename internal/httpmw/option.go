@@ -29,6 +29,11 @@ func Costs[R any](estimate func(R) tokenbucket.Cost) policy.RateLimitOption {
 	return setting.Given("ratelimit: Costs", estimate, func(s *setting.Settings) { s.Costs = estimate })
 }
 
+// Tiers is concurrency.Tiers of a framework whose functions take requests as an R.
+func Tiers[R any](tier func(R) policy.Tier) policy.ConcurrencyOption {
+	return setting.Given("concurrency: Tiers", tier, func(s *setting.Settings) { s.Tiers = tier })
+}
+
 // HooksOf returns the hooks of a framework whose functions take requests as a C, except Deny.
 func HooksOf[C any](name string, s setting.Settings) Hooks[C] {
 	return Hooks[C]{
@@ -36,5 +41,6 @@ func HooksOf[C any](name string, s setting.Settings) Hooks[C] {
 		Report: setting.Hook[func(C, error)](name, s.Report),
 		Key:    setting.Hook[func(C) (string, error)](name, s.Key),
 		Costs:  setting.Hook[func(C) tokenbucket.Cost](name, s.Costs),
+		Tier:   setting.Hook[func(C) policy.Tier](name, s.Tiers),
 	}
 }

@@ -22,10 +22,16 @@ func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
 	if s == nil {
 		panic("concurrency: New: nil semaphore")
 	}
-	return &Hold{
+	h := &Hold{
 		Watch: newWatch(set, "semaphore", s.Name()), Package: "concurrency", Status: "Concurrency-Status",
 		mechanism: permits{s, set.Overload}, counts: true, kind: "semaphore", name: s.Name(), wait: set.Wait,
 	}
+	if set.Tiers != nil {
+		for tier := policy.Critical; tier <= policy.Background; tier++ {
+			h.tiers = append(h.tiers, permits{s.Tier(tier), set.Overload})
+		}
+	}
+	return h
 }
 
 type permits struct {

@@ -18,8 +18,9 @@ type Hold struct {
 	Package   string // of the middleware
 	Status    string // the header field of an answer that bypassed the mechanism
 	mechanism mechanism
-	counts    bool   // a request that holds twice counts twice, and may wait for itself
-	kind      string // of the mechanism, for logs
+	tiers     []mechanism // of each tier; nil without tiers
+	counts    bool        // a request that holds twice counts twice, and may wait for itself
+	kind      string      // of the mechanism, for logs
 	name      string
 	wait      time.Duration // how long a request waits; zero refuses it at once
 	typical   ewma.Duration
@@ -53,6 +54,8 @@ type Exchange interface {
 	Mark() *Mark
 	// Key returns the request's key.
 	Key() (string, error)
+	// Tier returns the request's tier. It is called if there are tiers.
+	Tier() policy.Tier
 	// Run calls the handler with this context, and reports whether it has answered.
 	Run(ctx context.Context) (answered bool)
 	// GiveUp answers for a handler that did not before its context ended.
@@ -80,7 +83,11 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 		deny(ctx, x, policy.Denial{Reason: policy.InternalError, Err: err})
 		return
 	}
-	h, cancel, err := m.acquire(ctx, key, x)
+	mechanism := m.mechanism
+	if m.tiers != nil {
+		mechanism = m.tiers[min(x.Tier(), policy.Background)]
+	}
+	h, cancel, err := m.acquire(ctx, mechanism, key, x)
 	defer cancel()
 	switch {
 	case err == nil:
@@ -100,8 +107,8 @@ func (m *Hold) Serve(ctx context.Context, x Exchange) {
 // the store's own timeout: a store that does not reply is an outage, and not a held key.
 //
 // A client that leaves ends the wait, also behind a guard, and no handler runs.
-func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, context.CancelFunc, error) {
-	h, others, err := m.mechanism.try(request, key)
+func (m *Hold) acquire(request context.Context, mechanism mechanism, key string, x Exchange) (held, context.CancelFunc, error) {
+	h, others, err := mechanism.try(request, key)
 	if m.wait == 0 || !others {
 		return h, func() {}, err
 	}
@@ -111,7 +118,7 @@ func (m *Hold) acquire(request context.Context, key string, x Exchange) (held, c
 	ctx, cancel := context.WithCancel(request)
 	stays := context.AfterFunc(guard.ClientContext(request), cancel)
 	timer := time.AfterFunc(m.wait, cancel)
-	h, others, waitErr := m.mechanism.await(ctx, key, err)
+	h, others, waitErr := mechanism.await(ctx, key, err)
 	inTime, stayed := timer.Stop(), stays()
 	switch {
 	case waitErr == nil && inTime && stayed:

@@ -16,6 +16,7 @@ const (
 	lockEndKey         = attribute.Key("lockkeeper.lock.end")
 	lockHolderKey      = attribute.Key("lockkeeper.lock.holder")
 	semaphoreResultKey = attribute.Key("lockkeeper.semaphore.result")
+	tierKey            = attribute.Key("lockkeeper.tier")
 )
 
 // AcquireResult is the result of a request for a lock or a permit.
@@ -46,6 +47,7 @@ type Acquisitions struct {
 	policy    attribute.KeyValue
 	resultKey attribute.Key
 	counter   *live.Counter
+	spec      durationsSpec[AcquireResult]
 	durations *Durations[AcquireResult]
 	tracer    trace.Tracer
 	name      string // of the spans
@@ -57,14 +59,30 @@ type Acquisitions struct {
 
 func newAcquisitions(p Providers, scope, policy, mechanism string, key attribute.Key, counter *live.Counter) *Acquisitions {
 	a := &Acquisitions{policy: policyKey.String(policy), resultKey: key, counter: counter, tracer: p.tracer(scope), name: "acquire " + policy}
-	a.durations = newDurations(p, durationsSpec[AcquireResult]{
+	a.spec = durationsSpec[AcquireResult]{
 		scope: scope, name: "lockkeeper." + mechanism + ".acquire.duration",
 		description: "How long it takes to get what is asked for, or to be refused, waiting included.",
 		bounds:      WaitBounds, attributes: []attribute.KeyValue{a.policy}, key: key, counter: counter,
 		ends: acquireResults, failed: AcquireError,
 		counted: map[AcquireResult]live.Result{Busy: live.Denied, Canceled: live.Other},
-	})
+	}
+	a.durations = newDurations(p, a.spec)
 	return a
+}
+
+// Tier is the telemetry of the requests of one tier.
+type Tier struct {
+	durations *Durations[AcquireResult]
+	name      attribute.KeyValue
+}
+
+// Tier returns the telemetry of the tier with this name.
+func (a *Acquisitions) Tier(name string) *Tier {
+	t := &Tier{name: tierKey.String(name)}
+	spec := a.spec
+	spec.attributes = append(spec.attributes[:len(spec.attributes):len(spec.attributes)], t.name)
+	t.durations = &Durations[AcquireResult]{histogram: a.durations.histogram, counter: a.spec.counter, ends: spec.allEnds()}
+	return t
 }
 
 // Acquisition is a request in flight. The zero value records nothing.
@@ -84,16 +102,23 @@ func (a *Acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	return x
 }
 
-// End records a request that has ended. The error counts only if the result is [AcquireError]: a
+// End records a request that has ended, of a tier unless that is nil. The error counts only if the result is [AcquireError]: a
 // busy or canceled request is no failure.
-func (a *Acquisitions) End(ctx context.Context, x Acquisition, result AcquireResult, err error) {
+func (a *Acquisitions) End(ctx context.Context, x Acquisition, tier *Tier, result AcquireResult, err error) {
 	if result != AcquireError {
 		err = nil
 	}
-	a.durations.End(ctx, x.began, result, err)
+	durations := a.durations
+	if tier != nil {
+		durations = tier.durations
+	}
+	durations.End(ctx, x.began, result, err)
 	x.waiting.End()
 	attributes := func(span trace.Span) {
 		span.SetAttributes(a.policy, a.resultKey.String(string(result)))
+		if tier != nil {
+			span.SetAttributes(tier.name)
+		}
 	}
 	if x.span == nil {
 		if span := trace.SpanFromContext(ctx); span.IsRecording() {

@@ -77,18 +77,24 @@ func newDurations[E ~string](p Providers, s durationsSpec[E]) *Durations[E] {
 		counter: s.counter,
 		histogram: must(p.meter(s.scope).Float64Histogram(s.name, metric.WithDescription(s.description), metric.WithUnit("s"),
 			metric.WithExplicitBucketBoundaries(s.bounds...))),
+		ends: s.allEnds(),
 	}
+	return d
+}
+
+// allEnds returns all ends, with their attributes.
+func (s durationsSpec[E]) allEnds() (ends []end[E]) {
 	for _, name := range s.ends {
 		attributes := append([]attribute.KeyValue{s.key.String(string(name))}, s.attributes...)
 		if name != s.failed {
-			d.ends = append(d.ends, newEnd(name, "", s.counted[name], attributes))
+			ends = append(ends, newEnd(name, "", s.counted[name], attributes))
 			continue
 		}
 		for _, t := range ErrorTypes {
-			d.ends = append(d.ends, newEnd(name, t, live.Failed, attributes))
+			ends = append(ends, newEnd(name, t, live.Failed, attributes))
 		}
 	}
-	return d
+	return ends
 }
 
 // Begin returns the time if the duration will be recorded, and zero otherwise.

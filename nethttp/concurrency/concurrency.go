@@ -64,10 +64,31 @@ import (
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, nethttp.Unless, nethttp.OnError and
-// nethttp.OnDeny, and the options of package policy for every middleware. New panics if sem or key
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], nethttp.Unless,
+// nethttp.OnError and nethttp.OnDeny, and the options of package policy for every middleware. New panics if sem or key
 // is nil; the returned function panics if the handler is nil.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	m := httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts)
 	return adapter.UntilItEnds("concurrency", setting.Of(opts).Logger, m)
+}
+
+// Tiers gives each request a tier, which may use a part of the capacity, and is served after the
+// tiers that may use more (semaphore.Semaphore's Tier): policy.Critical all of it, policy.Normal
+// 90 %, policy.Low 70 %, policy.Background 50 %; SetTierShares of sem changes the parts. So what
+// matters less is refused first. A refused request is answered as without tiers. An unknown tier
+// counts as policy.Background. If sem has a reserve, the tier's replaces it.
+//
+// The server decides about the tier, by what it knows: the route, the account of an authenticated
+// client, a plan. A header field with which a client asks for a tier is a wish, which an attacker
+// states as well. Read it only behind authentication, and give the lower of the wish and of what the
+// account may have:
+//
+//	func(r *http.Request) policy.Tier {
+//		return max(account(r).Tier, wish(r.Header.Get("X-Tier"))) // a lower tier is a larger value
+//	}
+//
+// tier is called once for each request, after its key, and must not write the answer. Tiers panics
+// if tier is nil.
+func Tiers(tier func(r *http.Request) policy.Tier) policy.ConcurrencyOption {
+	return httpmw.Tiers(tier)
 }

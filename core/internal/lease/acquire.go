@@ -44,7 +44,7 @@ func (p *Pool) Acquire(ctx context.Context, r Request) (*Lease, error) {
 	case errors.Is(err, p.ErrNotAcquired):
 		result = telemetry.Busy
 	}
-	p.Telemetry.End(ctx, r.traced, result, err)
+	p.Telemetry.End(ctx, r.traced, r.Config.Tiered, result, err)
 	return l, err
 }
 

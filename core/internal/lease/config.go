@@ -23,6 +23,7 @@ type Settings struct {
 	Reserve int
 	// ReserveShare is the part of the capacity that a request leaves to others instead of Reserve.
 	ReserveShare float64
+	Tier         uint8  // of a semaphore; it decides about the reserve unless it is 0
 	Holder       string // the label
 }
 
@@ -31,6 +32,7 @@ type Config struct {
 	Settings
 	MaxWaiting int
 	CapacityOf func(key string) int
+	Tiered     *telemetry.Tier // nil for requests without a tier
 	// ReserveGiven and ShareGiven mean that an option has set Reserve, or ReserveShare.
 	ReserveGiven, ShareGiven bool
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/tiertest"
 )
 
 func newSemaphore(t *testing.T, st store.Leases, capacity int) *semaphore.Semaphore {
@@ -184,4 +185,18 @@ func TestTiersInTheQueue(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
+}
+
+// onServer returns a function that opens stores on a server of their own.
+func onServer(t *testing.T) func() store.Leases {
+	server := redistest.Start(t)
+	return func() store.Leases { return newStore(t, connect(t, server.Addr())) }
+}
+
+// The test is not parallel, since it leaves no CPU time to others.
+func TestTiersOfFourProcesses(t *testing.T) { tiertest.Overload(t, onServer(t)) }
+
+func TestOrderWithinTiers(t *testing.T) {
+	t.Parallel()
+	tiertest.Order(t, onServer(t))
 }

@@ -15,6 +15,7 @@ import (
 type holder struct {
 	*middleware.Hold
 	key   grpcmw.KeyFunc
+	tier  func(*grpcmw.Call) policy.Tier
 	hooks Hooks
 }
 
@@ -23,7 +24,7 @@ func Holding(hold *middleware.Hold, key grpcmw.KeyFunc, s setting.Settings) grpc
 	if key == nil {
 		panic(hold.Package + ": New: nil key")
 	}
-	h := &holder{hold, key, HooksOf(hold.Package, s)}
+	h := &holder{hold, key, setting.Hook[func(*grpcmw.Call) policy.Tier](hold.Package, s.Tiers), HooksOf(hold.Package, s)}
 	return grpcmw.Interceptors{Unary: h.unary, Stream: h.stream}
 }
 
@@ -67,6 +68,8 @@ func (x *exchange) Mark() *middleware.Mark {
 }
 
 func (x *exchange) Key() (string, error) { return x.holder.key(x.call) }
+
+func (x *exchange) Tier() policy.Tier { return x.holder.tier(x.call) }
 
 func (x *exchange) Run(ctx context.Context) (answered bool) { return x.run(ctx) }
 

@@ -53,6 +53,9 @@ func noOptions(mwtest.Hooks) []setting.HTTPOption { return nil }
 func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...gin.HandlerFunc) http.Handler {
 	cells := mwtest.Cells[gin.HandlerFunc, ginmw.KeyFunc, ginmw.ScopeFunc]{
 		RateLimit: ginratelimit.New, Idempotency: ginidempotency.New, Exclusive: ginexclusive.New, Concurrency: ginconcurrency.New, Fenced: ginfenced.New,
+		Tiers: func(tier func(*http.Request) policy.Tier) policy.ConcurrencyOption {
+			return ginconcurrency.Tiers(func(c *gin.Context) policy.Tier { return tier(c.Request) })
+		},
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return ginratelimit.Costs(func(c *gin.Context) tokenbucket.Cost { return estimate(c.Request) })
 		},
@@ -71,6 +74,9 @@ func serveGin(handler http.HandlerFunc, middleware []mwtest.Middleware, outermos
 func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outermost ...echov4.MiddlewareFunc) http.Handler {
 	cells := mwtest.Cells[echov4.MiddlewareFunc, echomw.KeyFunc, echomw.ScopeFunc]{
 		RateLimit: v4ratelimit.New, Idempotency: v4idempotency.New, Exclusive: v4exclusive.New, Concurrency: v4concurrency.New, Fenced: v4fenced.New,
+		Tiers: func(tier func(*http.Request) policy.Tier) policy.ConcurrencyOption {
+			return v4concurrency.Tiers(func(c echov4.Context) policy.Tier { return tier(c.Request()) })
+		},
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return v4ratelimit.Costs(func(c echov4.Context) tokenbucket.Cost { return estimate(c.Request()) })
 		},
@@ -88,6 +94,9 @@ func serveEchoV4(handler http.HandlerFunc, middleware []mwtest.Middleware, outer
 func serveEchoV5(handler http.HandlerFunc, middleware []mwtest.Middleware) http.Handler {
 	cells := mwtest.Cells[echov5.MiddlewareFunc, echov5mw.KeyFunc, echov5mw.ScopeFunc]{
 		RateLimit: v5ratelimit.New, Idempotency: v5idempotency.New, Exclusive: v5exclusive.New, Concurrency: v5concurrency.New, Fenced: v5fenced.New,
+		Tiers: func(tier func(*http.Request) policy.Tier) policy.ConcurrencyOption {
+			return v5concurrency.Tiers(func(c *echov5.Context) policy.Tier { return tier(c.Request()) })
+		},
 		Costs: func(estimate func(*http.Request) tokenbucket.Cost) policy.RateLimitOption {
 			return v5ratelimit.Costs(func(c *echov5.Context) tokenbucket.Cost { return estimate(c.Request()) })
 		},

@@ -119,6 +119,7 @@ var netHTTP = mwtest.Cells[func(http.Handler) http.Handler, nethttp.KeyFunc, net
 	ByClientIP: nethttp.ByClientIP, Global: nethttp.Global, ScopeBy: nethttp.ScopeBy, Unscoped: nethttp.Unscoped,
 	ByRequest: func(key func(*http.Request) (string, error)) nethttp.KeyFunc { return key },
 	Costs:     ratelimit.Costs,
+	Tiers:     concurrency.Tiers,
 	Usage: func(l *tokenbucket.Limiter, key nethttp.KeyFunc, hooks []setting.HTTPOption) func(http.Handler) http.Handler {
 		usage := ratelimit.Usage(l, key, mwtest.Convert[nethttp.Option](hooks)...)
 		return func(http.Handler) http.Handler { return usage }

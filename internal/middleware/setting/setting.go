@@ -96,6 +96,8 @@ type Settings struct {
 	MaxWaiting int
 	// Overload refuses requests without a permit with 503 instead of 429.
 	Overload bool
+	// Tiers returns the tier of a request, in a framework's types, or is nil.
+	Tiers any
 
 	// Of fences.
 

@@ -44,8 +44,11 @@ func readers(t *rig) map[string][]Middleware {
 		}}},
 		"the scope of a guard": {Idempotency{Guard: newGuard(t, st, guard.WithMaxResult(4<<20)), By: inBody}},
 		"the key of a lock":    {Exclusive{Locker: newLocker(t, st), By: inBody}},
-		"the key of a permit":  {Concurrency{Semaphore: newSemaphore(t, st, 10), By: inBody}},
-		"the key of a fence":   {Fenced{Checker: newChecker(t), By: inBody, Options: []policy.FencedOption{policy.AllowUnfenced()}}},
+		"the tier of a permit": {Concurrency{Semaphore: newSemaphore(t, st, 10), By: byID, Tiers: func(r *http.Request) policy.Tier {
+			return policy.Tier(len(readsBody(r)) % 2)
+		}}},
+		"the key of a permit": {Concurrency{Semaphore: newSemaphore(t, st, 10), By: inBody}},
+		"the key of a fence":  {Fenced{Checker: newChecker(t), By: inBody, Options: []policy.FencedOption{policy.AllowUnfenced()}}},
 		"Unless": {RateLimit{Limiter: newLimiter(t, st, tokenbucket.PerMinute(1000)), By: byHeader, Hooks: Hooks{Skip: func(r *http.Request) bool {
 			return readsBody(r) == "skipped"
 		}}}},
@@ -78,7 +81,7 @@ var bodyRows = []row{
 			s := serve(t, answerBody, middleware...)
 			a := s.send("1", body, "X-Key", "k")
 			switch name {
-			case "costs", "Unless", "the scope of a guard", "the key of a fence": // which do without it, or are not asked
+			case "costs", "Unless", "the tier of a permit", "the scope of a guard", "the key of a fence": // which do without it, or are not asked
 				if a.status != http.StatusOK || a.body != body {
 					t.Errorf("%s: %d with %d bytes of %d", name, a.status, len(a.body), len(body))
 				}

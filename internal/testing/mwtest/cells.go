@@ -23,6 +23,7 @@ type Cells[M, K, S any] struct {
 	Fenced      func(fence.Checker, K, ...policy.FencedOption) M
 	KeyFrom     func(K) policy.IdempotencyOption
 	Costs       func(func(*http.Request) tokenbucket.Cost) policy.RateLimitOption
+	Tiers       func(func(*http.Request) policy.Tier) policy.ConcurrencyOption
 	Usage       func(*tokenbucket.Limiter, K, []setting.HTTPOption) M
 	Set         func(name, field string) M
 
@@ -67,7 +68,11 @@ func (c Cells[M, K, S]) Build(m Middleware) M {
 	case Exclusive:
 		return c.Exclusive(m.Locker, c.key(m.By), with(m.Options, c.Options(m.Hooks))...)
 	case Concurrency:
-		return c.Concurrency(m.Semaphore, c.key(m.By), with(m.Options, c.Options(m.Hooks))...)
+		options := with(m.Options, c.Options(m.Hooks))
+		if m.Tiers != nil {
+			options = append(options, c.Tiers(m.Tiers))
+		}
+		return c.Concurrency(m.Semaphore, c.key(m.By), options...)
 	case Fenced:
 		return c.Fenced(m.Checker, c.key(m.By), with(m.Options, c.Options(m.Hooks))...)
 	}

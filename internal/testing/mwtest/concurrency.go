@@ -42,6 +42,12 @@ func stands(t *rig, s *semaphore.Semaphore, inUse int) {
 	}
 }
 
+// tierOf returns the tier that a request asks for, as no service should.
+func tierOf(r *http.Request) policy.Tier {
+	n, _ := strconv.Atoi(r.Header.Get("X-Tier"))
+	return policy.Tier(n)
+}
+
 var concurrencyRows = append([]row{
 	{"requests of a key are limited to the capacity", func(t *rig) {
 		g := newGate(t)
@@ -117,6 +123,59 @@ var concurrencyRows = append([]row{
 		s.send("1", "", "X-User", "u", keyHeader, "b").is(http.StatusOK, "done")
 		g.runs(t)
 		reported.are(t, nil)
+	}},
+	{"a tier is refused beyond its part, and higher ones pass", func(t *rig) {
+		g := newGate(t)
+		sem := newSemaphore(t, newStore(t), 4, semaphore.WithReserve(3)) // which tiers replace
+		if err := sem.SetTierShares(semaphore.TierShares{Normal: 0.75, Low: 0.5, Background: 0.25}); err != nil {
+			t.Fatal(err)
+		}
+		s := serve(t, g.handle, Concurrency{Semaphore: sem, By: byID, Tiers: tierOf})
+		var running []<-chan answer
+		for _, tier := range []string{"3", "2", "1", "0"} { // each fills its part
+			running = append(running, s.sending("1", "X-Tier", tier))
+			g.runs(t)
+			for lower := '9'; lower >= rune(tier[0]); lower-- {
+				retries(t, s.send("1", "", "X-Tier", string(lower)).denies(policy.TooManyAtOnce))
+			}
+		}
+		for range running {
+			g.let()
+		}
+		for _, r := range running {
+			awaitAnswer(t, r).is(http.StatusOK, "done")
+		}
+		stands(t, sem, 0)
+	}},
+	{"a waiting request of a higher tier is served first", func(t *rig) {
+		g := newGate(t)
+		sem := newSemaphore(t, newStore(t), 2)
+		s := serve(t, g.handle, Concurrency{
+			Semaphore: sem, By: byID, Tiers: tierOf, Options: []policy.ConcurrencyOption{policy.Wait(t.patience)},
+		})
+		first, second := s.sending("1"), s.sending("1")
+		g.runs(t)
+		g.runs(t)
+		waits := func(n int) {
+			reaches(t, func() int {
+				return must(sem.Inspect(t.Context(), "1")).Waiting
+			}, n)
+		}
+		low := s.sending("1", "X-Tier", "3")
+		waits(1)
+		high := s.sending("1")
+		waits(2)
+		g.let()
+		g.runs(t) // the higher one, since the lower one leaves a permit
+		g.let()
+		g.let()
+		for _, r := range []<-chan answer{first, second, high} {
+			awaitAnswer(t, r).is(http.StatusOK, "done")
+		}
+		g.runs(t)
+		g.let()
+		awaitAnswer(t, low).is(http.StatusOK, "done")
+		stands(t, sem, 0)
 	}},
 	{"the handler finds its permit", func(t *rig) {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {

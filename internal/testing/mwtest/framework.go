@@ -122,6 +122,7 @@ type Exclusive struct {
 type Concurrency struct {
 	Semaphore *semaphore.Semaphore
 	By        Key
+	Tiers     func(*http.Request) policy.Tier // nil for none
 	Options   []policy.ConcurrencyOption
 	Hooks
 }

@@ -85,6 +85,9 @@ func (NetHTTP) Hooks(name string, s setting.Settings) (h httpmw.Hooks[Context]) 
 	if of.Costs != nil {
 		h.Costs = func(c Context) tokenbucket.Cost { return of.Costs(c.R) }
 	}
+	if of.Tier != nil {
+		h.Tier = func(c Context) policy.Tier { return of.Tier(c.R) }
+	}
 	if deny := setting.Hook[func(http.ResponseWriter, *http.Request, policy.Denial)](name, s.Deny); deny != nil {
 		h.Deny = func(c Context, d policy.Denial) (int, error) {
 			if middleware.NoteOf(c.R.Context()) == nil { // the status is of no interest

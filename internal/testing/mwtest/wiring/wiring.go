@@ -91,6 +91,7 @@ func (f Framework) options() []option {
 		{"policy.Hold(tokenbucket.Escalate(time.Minute, 2, time.Hour))", []string{"ratelimit"}},
 		{"ratelimit.Costs(costs)", []string{"ratelimit"}},
 		{"policy.Overload()", []string{"concurrency"}},
+		{"concurrency.Tiers(tier)", []string{"concurrency"}},
 		{"policy.Required()", []string{"idempotency"}},
 		{`policy.Methods("PUT")`, []string{"idempotency"}},
 		{"policy.MaxBody(1)", []string{"ratelimit", "idempotency"}},
@@ -199,6 +200,8 @@ func skip(` + f.Request + `) bool { return false }
 func key(` + f.Request + `) (string, error) { return "", nil }
 
 func costs(` + f.Request + `) tokenbucket.Cost { return nil }
+
+func tier(` + f.Request + `) policy.Tier { return policy.Low }
 
 var deny = ` + f.Deny + `
 
