@@ -215,8 +215,7 @@ func (p *Pool) resize(q *queue, capacity, reserve int, err error) {
 		for w := first(&q.waiters); w != nil; w = first(&q.waiters) {
 			w.receive(turn{err: err})
 		}
-	} else if q.capacity != capacity || q.reserve != reserve {
-		q.capacity, q.reserve = capacity, reserve
+	} else if q.setLimits(capacity, reserve) {
 		for _, pl := range q.places {
 			if pl.repeat != nil {
 				pl.repeat()

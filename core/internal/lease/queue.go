@@ -48,6 +48,19 @@ func (q *queue) limit() int { return max((q.capacity-q.reserve)/q.weight, 1) }
 
 func (q *queue) room() bool { return len(q.holds)+len(q.places)+q.flying < q.limit() }
 
+// setLimits sets the capacity and the reserve of requests, and reports whether that changes them.
+// When they allow less, more may be in use, so that no present hold is handed on any more.
+func (q *queue) setLimits(capacity, reserve int) bool {
+	if capacity-reserve < q.capacity-q.reserve {
+		for _, h := range q.holds {
+			h.last = h.fence
+		}
+	}
+	changed := q.capacity != capacity || q.reserve != reserve
+	q.capacity, q.reserve = capacity, reserve
+	return changed
+}
+
 // known reports whether a request would certainly have to wait: for the process's own holds, or by
 // the store's reply.
 func (q *queue) known() bool { return q.queued > 0 || len(q.holds) >= q.limit() }

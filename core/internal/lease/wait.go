@@ -28,7 +28,7 @@ type turn struct {
 func (p *Pool) acquireQueued(ctx context.Context, r *Request) (*Lease, error) {
 	p.mu.Lock()
 	q := p.queueOf(r)
-	q.capacity, q.reserve = r.capacity, r.reserve
+	q.setLimits(r.capacity, r.reserve)
 	if !q.room() {
 		q.dropEnded()
 	}
