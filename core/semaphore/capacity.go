@@ -1,11 +1,13 @@
 package semaphore
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/keymatch"
 )
 
 func checkCapacity(n int) error {
@@ -15,8 +17,15 @@ func checkCapacity(n int) error {
 	return nil
 }
 
+// capacities are the capacities of keys.
+type capacities struct {
+	base  int
+	byKey *keymatch.Table[int] // nil if no key has one of its own
+}
+
 // SetCapacity changes the capacity of every key that [WithCapacityFunc] does not set, in this
-// process, for this Semaphore and its variants ([Semaphore.With]).
+// process, for this Semaphore and its variants ([Semaphore.With]). It is
+// [Semaphore.SetCapacities](n, nil): no key keeps a capacity of its own.
 //
 // Waiting requests keep their places and use the new capacity. Requests with a larger weight are
 // withdrawn and return [ErrInvalidWeight]. Held permits are not affected: if more is in use than
@@ -24,13 +33,38 @@ func checkCapacity(n int) error {
 // capacity until it is set there too: the weight in use never exceeds the largest of them.
 //
 // An error matches [ErrInvalidCapacity], and the capacity stays unchanged.
-func (s *Semaphore) SetCapacity(n int) error {
-	if err := checkCapacity(n); err != nil {
+func (s *Semaphore) SetCapacity(n int) error { return s.SetCapacities(n, nil) }
+
+// SetCapacities is [Semaphore.SetCapacity] with other capacities for some keys, in place of those
+// that were set before:
+//
+//	err := reports.SetCapacities(4, map[string]int{"acme": 16, "trial-*": 1})
+//
+// A key of the map that ends in an asterisk is a prefix; it stands for all keys that begin with it.
+// A key has the capacity that is set for it; or else that of its longest prefix; or else base. What
+// [WithCapacityFunc] returns for a key goes before all of them.
+//
+// An error matches [ErrInvalidCapacity] if a capacity is out of its range, and [ErrInvalidKey] if a
+// key is empty, longer than 1,024 bytes or a bare asterisk, or if the prefixes are of more than 16
+// different lengths. Then no capacity is changed. The error names a prefix, and no key.
+func (s *Semaphore) SetCapacities(base int, byKey map[string]int) error {
+	if err := checkCapacity(base); err != nil {
 		return err
 	}
-	s.capacity.Store(int64(n))
+	c := &capacities{base: base}
+	if len(byKey) > 0 {
+		var err error
+		c.byKey, err = keymatch.New(byKey, func(n int) (int, error) { return n, checkCapacity(n) })
+		switch {
+		case errors.Is(err, ErrInvalidCapacity):
+			return fmt.Errorf("semaphore: SetCapacities: %w", err)
+		case err != nil:
+			return fmt.Errorf("%w: SetCapacities: %w", ErrInvalidKey, err)
+		}
+	}
+	s.capacities.Store(c)
 	s.pool.Resize()
-	s.namesake.Change(settings(s.config, n))
+	s.namesake.Change(settings(s.config, base))
 	return nil
 }
 
@@ -50,7 +84,11 @@ func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
 			return n, checkCapacity(n)
 		}
 	}
-	return int(c.capacity.Load()), nil
+	capacities := c.capacities.Load()
+	if n, ok := capacities.byKey.Get(key); ok {
+		return n, nil
+	}
+	return capacities.base, nil
 }
 
 // weigh returns the capacity and the reserve that a request of a weight is sent with.

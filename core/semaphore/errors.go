@@ -30,7 +30,8 @@ var (
 	ErrLost = errors.New("semaphore: the permit was lost: others may have held its room since")
 
 	// ErrInvalidKey is matched by the error of a call with a key that is empty or longer than 1,024
-	// bytes, and with such a participant of a [Latch]. Nothing was sent to the store.
+	// bytes, and with such a participant of a [Latch]. Nothing was sent to the store. The error of
+	// [Semaphore.SetCapacities] also matches it for prefixes that it does not accept.
 	ErrInvalidKey = errors.New("semaphore: invalid key")
 
 	// ErrInvalidWeight is matched by the error of a call with a weight below 1 or above the

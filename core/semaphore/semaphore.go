@@ -52,8 +52,8 @@
 // # Capacity
 //
 // The store does not keep the capacity. Every request has its process's: the value of [New] or of
-// the last [Semaphore.SetCapacity], or of [WithCapacityFunc] for the key. A request is granted if
-// the weight in use and its own do not exceed its capacity. So a rollout may change the capacity:
+// the last [Semaphore.SetCapacity], or for some keys that of [Semaphore.SetCapacities] or
+// [WithCapacityFunc]. A request is granted if the weight in use and its own do not exceed its capacity. So a rollout may change the capacity:
 // while processes differ, the weight in use never exceeds the largest of their capacities.
 //
 // If more is in use than a process's capacity, as after a reduction, its requests wait until enough
@@ -98,11 +98,11 @@ type Semaphore struct {
 
 // core is shared by a Semaphore and its variants ([Semaphore.With]).
 type core struct {
-	pool     *lease.Pool
-	capacity atomic.Int64
-	shares   atomic.Pointer[TierShares]
-	tiers    [Background + 1]tierTelemetry
-	namesake *namesake.Member
+	pool       *lease.Pool
+	capacities atomic.Pointer[capacities]
+	shares     atomic.Pointer[TierShares]
+	tiers      [Background + 1]tierTelemetry
+	namesake   *namesake.Member
 }
 
 // New returns a Semaphore that keeps its permits in store, under name, with a capacity for each
@@ -125,7 +125,7 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 		return nil, err
 	}
 	c := &core{namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
-	c.capacity.Store(int64(capacity))
+	c.capacities.Store(&capacities{base: capacity})
 	c.shares.Store(&TierShares{Normal: 0.9, Low: 0.7, Background: 0.5})
 	c.pool = lease.NewPool(st, lease.Mechanism{
 		Kind: store.SemaphoreKind, Name: name, Key: contextKey{},
