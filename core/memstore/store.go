@@ -57,8 +57,9 @@ type namesakes = namesake.Register
 var _ namesake.Store = (*Store)(nil)
 
 var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Checker = (*Store)(nil)
+	_ store.Store      = (*Store)(nil)
+	_ store.Checker    = (*Store)(nil)
+	_ store.OneProcess = (*Store)(nil)
 )
 
 // Option is an optional setting of [New].
@@ -179,6 +180,9 @@ func New(opts ...Option) *Store {
 	s.unobserve = s.observeSizes(c.providers)
 	return s
 }
+
+// OneProcess implements store.OneProcess.
+func (*Store) OneProcess() {}
 
 // Check implements store.Checker. The only finding is that the state is this process's.
 func (s *Store) Check(context.Context) ([]store.Finding, error) {

@@ -47,5 +47,9 @@ func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (
 	if err != nil {
 		return nil, err
 	}
-	return got.Owner().(*Permit), nil
+	p := got.Owner().(*Permit)
+	if p.core != nil {
+		p.granted = got.Granted().Sub(p.core.adaptive.epoch)
+	}
+	return p, nil
 }

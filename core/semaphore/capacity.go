@@ -46,10 +46,14 @@ func (s *Semaphore) SetCapacity(n int) error { return s.SetCapacities(n, nil) }
 //
 // An error matches [ErrInvalidCapacity] if a capacity is out of its range, and [ErrInvalidKey] if a
 // key is empty, longer than 1,024 bytes or a bare asterisk, or if the prefixes are of more than 16
-// different lengths. Then no capacity is changed. The error names a prefix, and no key.
+// different lengths. Then no capacity is changed. The error names a prefix, and no key. With
+// [WithAdaptiveCapacity] every call returns an error that matches ErrInvalidCapacity.
 func (s *Semaphore) SetCapacities(base int, byKey map[string]int) error {
 	if err := checkCapacity(base); err != nil {
 		return err
+	}
+	if s.adaptive != nil {
+		return fmt.Errorf("%w: WithAdaptiveCapacity decides about it; use SetAdaptiveCapacity", ErrInvalidCapacity)
 	}
 	c := &capacities{base: base}
 	if len(byKey) > 0 {
@@ -68,7 +72,8 @@ func (s *Semaphore) SetCapacities(base int, byKey map[string]int) error {
 	return nil
 }
 
-// Capacity returns the capacity that a request for the key uses now. An error matches
+// Capacity returns the capacity that a request for the key uses now, which with
+// [WithAdaptiveCapacity] is the present one. An error matches
 // [ErrInvalidKey], or [ErrInvalidCapacity] if [WithCapacityFunc]'s function has returned an invalid
 // one.
 func (s *Semaphore) Capacity(key string) (int, error) {
@@ -83,6 +88,9 @@ func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
 		if n := config.CapacityOf(key); n != 0 {
 			return n, checkCapacity(n)
 		}
+	}
+	if c.adaptive != nil {
+		return int(c.adaptive.capacity.Load()), nil
 	}
 	capacities := c.capacities.Load()
 	if n, ok := capacities.byKey.Get(key); ok {

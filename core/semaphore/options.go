@@ -21,8 +21,12 @@ type Option func(*lease.Config)
 
 // settings returns the settings that Semaphores with the same name must have in common.
 func settings(c *lease.Config, capacity int) namesake.Settings {
-	return namesake.Settings{Text: fmt.Sprintf("capacity=%d capacity_func=%t %s max_waiting=%d",
-		capacity, c.CapacityOf != nil, c.Text(), c.MaxWaiting)}
+	adapts := ""
+	if a := c.Adaptive; a != nil {
+		adapts = fmt.Sprintf(" target=%v floor=%d ceiling=%d", a.Target, a.Floor, a.Ceiling)
+	}
+	return namesake.Settings{Text: fmt.Sprintf("capacity=%d capacity_func=%t %s max_waiting=%d%s",
+		capacity, c.CapacityOf != nil, c.Text(), c.MaxWaiting, adapts)}
 }
 
 // WithTTL sets the length of a permit's lease, which is how long a permit outlives the last renewal

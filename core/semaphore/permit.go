@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/fence"
@@ -9,7 +10,14 @@ import (
 )
 
 // Permit is a held part of a capacity. Always call Release or ReleaseAsync.
-type Permit struct{ lease lease.Lease }
+type Permit struct {
+	lease lease.Lease
+
+	// Of an adaptive capacity.
+	core    *core // nil without it
+	granted time.Duration
+	outcome atomic.Uint32
+}
 
 type contextKey struct{}
 
@@ -21,18 +29,25 @@ func FromContext(ctx context.Context) (*Permit, bool) {
 }
 
 // newPermit returns memory for a permit, and for its hold if it is the first one.
-func newPermit(first bool) (*lease.Lease, *lease.Hold) {
+func (c *core) newPermit(first bool) (*lease.Lease, *lease.Hold) {
 	if !first {
 		p := new(Permit)
-		p.lease.Init(p)
+		p.init(c)
 		return &p.lease, nil
 	}
 	both := new(struct { // one allocation instead of two
 		Permit
 		lease.Hold
 	})
-	both.lease.Init(&both.Permit)
+	both.init(c)
 	return &both.lease, &both.Hold
+}
+
+func (p *Permit) init(c *core) {
+	p.lease.Init(p)
+	if c.adaptive != nil {
+		p.core = c
+	}
 }
 
 // Key returns the key of the semaphore.
@@ -72,7 +87,10 @@ func (p *Permit) ValidUntil() time.Time { return p.lease.ValidUntil() }
 //   - [ErrReleased] if it was released before, by this method or [Permit.ReleaseAsync]; or
 //   - an error that matches store.ErrUnavailable: then the release is retried in the background,
 //     and the room is free when the lease expires at the latest.
-func (p *Permit) Release(ctx context.Context) error { return p.lease.Release(ctx) }
+func (p *Permit) Release(ctx context.Context) error {
+	p.end()
+	return p.lease.Release(ctx)
+}
 
 // ReleaseAsync releases the permit in the background: at once if no other release is in flight, and
 // otherwise in a batch of up to 100. The permit's context ends before it returns. If the store does
@@ -81,4 +99,7 @@ func (p *Permit) Release(ctx context.Context) error { return p.lease.Release(ctx
 //
 // It is for callers that must not wait, such as middleware. [Semaphore.Close], and the store's
 // Shutdown, wait for releases in flight.
-func (p *Permit) ReleaseAsync() { p.lease.ReleaseAsync() }
+func (p *Permit) ReleaseAsync() {
+	p.end()
+	p.lease.ReleaseAsync()
+}

@@ -79,6 +79,8 @@ package semaphore
 
 import (
 	"context"
+	"errors"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
@@ -102,6 +104,8 @@ type core struct {
 	capacities atomic.Pointer[capacities]
 	shares     atomic.Pointer[TierShares]
 	tiers      [Background + 1]tierTelemetry
+	adaptive   *adaptive // nil without one
+	unobserve  func()    // it; nil without one
 	namesake   *namesake.Member
 }
 
@@ -124,7 +128,11 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 	if err != nil {
 		return nil, err
 	}
-	c := &core{namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
+	adaptive, err := newAdaptive(st, config, capacity)
+	if err != nil {
+		return nil, err
+	}
+	c := &core{adaptive: adaptive, namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
 	c.capacities.Store(&capacities{base: capacity})
 	c.shares.Store(&TierShares{Normal: 0.9, Low: 0.7, Background: 0.5})
 	c.pool = lease.NewPool(st, lease.Mechanism{
@@ -134,11 +142,15 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 			return &BusyError{InUse: b.InUse, Capacity: b.Capacity, Waiting: b.Waiting, Remaining: b.Remaining, full: b.Full, cause: b.Cause}
 		},
 		Capacity:  c.weigh,
-		Alloc:     newPermit,
+		Alloc:     c.newPermit,
 		Telemetry: telemetry.NewSemaphore(config.Providers, ScopeName, name, c.namesake.Counter()),
 		Leases:    telemetry.NewLeases(config.Providers, config.Logger, ScopeName, name, "semaphore", c.namesake.Counter()),
 	})
 	namesake.LeaveWith(c.pool, c.namesake)
+	if adaptive != nil {
+		c.unobserve = telemetry.ObserveCapacity(config.Providers, ScopeName, name, adaptive.capacity.Load)
+		runtime.AddCleanup(c.pool, func(end func()) { end() }, c.unobserve)
+	}
 	return &Semaphore{c, config}, nil
 }
 
@@ -147,11 +159,16 @@ func (s *Semaphore) Name() string { return s.pool.Name }
 
 // With returns a Semaphore of the same permits with some settings changed. It shares the capacity
 // of s, which either of them can change, and is closed together with it. Options for providers and
-// loggers are of [New] alone, and an error here.
+// loggers and [WithAdaptiveCapacity] are of [New] alone, and an error here.
 func (s *Semaphore) With(opts ...Option) (*Semaphore, error) {
 	config, err := lease.Vary("semaphore", s.config, opts)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case config.Adaptive != nil:
+		return nil, errors.New("semaphore: With: WithAdaptiveCapacity is an option of New alone")
+	case s.adaptive != nil && config.CapacityOf != nil:
+		return nil, errors.New("semaphore: With: WithCapacityFunc excludes WithAdaptiveCapacity, which New was given")
 	}
 	return &Semaphore{s.core, config}, nil
 }
@@ -185,5 +202,8 @@ func (s *Semaphore) Do(ctx context.Context, key string, fn func(context.Context)
 // holds a permit and calls either of them waits for itself, that long.
 func (s *Semaphore) Close() error {
 	s.namesake.Leave()
+	if s.unobserve != nil {
+		s.unobserve()
+	}
 	return s.pool.Close()
 }

@@ -58,6 +58,13 @@ type Store interface {
 	Close() error
 }
 
+// OneProcess is a store whose state one process has for itself, such as core/memstore's. Mechanisms
+// that compute something by what the process sees require it.
+type OneProcess interface {
+	// OneProcess does nothing.
+	OneProcess()
+}
+
 // As returns a store as one with an optional ability, T, or an error that matches ErrNotSupported.
 func As[T any](st any) (T, error) {
 	able, ok := st.(T)

@@ -213,3 +213,13 @@ func (a *Acquisitions) permits(ctx context.Context, n int) {
 		a.active.Add(ctx, int64(n), a.add...)
 	}
 }
+
+// ObserveCapacity observes the capacity of a Semaphore that changes by itself, until the returned
+// function is called.
+func ObserveCapacity(p Providers, scope, policy string, capacity func() int64) (end func()) {
+	meter := p.meter(scope)
+	gauge := must(meter.Int64ObservableGauge("lockkeeper.semaphore.capacity",
+		metric.WithDescription("The present capacity of a semaphore that adapts it."), metric.WithUnit("{permit}")))
+	set := metric.WithAttributeSet(attribute.NewSet(policyKey.String(policy)))
+	return observe(meter, func(o metric.Observer) { o.ObserveInt64(gauge, capacity(), set) }, gauge)
+}

@@ -27,11 +27,18 @@ type Settings struct {
 	Holder       string // the label
 }
 
+// Adaptive has the settings of a semaphore whose capacity follows the time for which it is held.
+type Adaptive struct {
+	Target         time.Duration
+	Floor, Ceiling int
+}
+
 // Config is the configuration of a mechanism, or of a variant of it.
 type Config struct {
 	Settings
 	MaxWaiting int
 	CapacityOf func(key string) int
+	Adaptive   *Adaptive       // of New alone; nil without it
 	Tiered     *telemetry.Tier // nil for requests without a tier
 	// ReserveGiven and ShareGiven mean that an option has set Reserve, or ReserveShare.
 	ReserveGiven, ShareGiven bool
@@ -62,7 +69,7 @@ func NewConfig[O ~func(*Config)](pkg string, st store.Leases, name string, other
 // Vary returns the configuration of a variant of a mechanism.
 func Vary[O ~func(*Config)](pkg string, c *Config, opts []O) (*Config, error) {
 	base := *c
-	base.OfNew, base.ReserveGiven, base.ShareGiven = false, false, false
+	base.OfNew, base.ReserveGiven, base.ShareGiven, base.Adaptive = false, false, false, nil
 	varied, err := with(pkg+": With", base, opts)
 	if err == nil && varied.OfNew {
 		return nil, errors.New(pkg + ": With: WithMeterProvider, WithTracerProvider and WithLogger are options of New alone")

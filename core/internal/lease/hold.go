@@ -59,6 +59,8 @@ func (p *Pool) newHold(req *store.LeaseRequest, g store.Grant, c *Config) (*Hold
 	}
 	p.mu.Lock()
 	p.holds[req.ID] = h
+	p.inUse += req.Weight
+	p.peak = max(p.peak, p.inUse)
 	p.mu.Unlock()
 	h.held = p.Telemetry.Holding(context.Background(), req.Weight)
 	switch {
@@ -146,6 +148,7 @@ func (p *Pool) remove(h *Hold) bool {
 		return false
 	}
 	delete(p.holds, h.ref[0].ID)
+	p.inUse -= int(h.weight.Load())
 	if h.config.Renew {
 		p.renewed.End()
 	}

@@ -47,6 +47,15 @@ func (l *Lease) Weight() int { return int(l.hold.weight.Load()) }
 // Fence returns the number of the grant, or of its part that was handed on.
 func (l *Lease) Fence() int64 { return l.fence }
 
+// Granted returns when this lease began: when its hold was granted, or if it was handed on since,
+// now. It is called once, by the caller that gets the lease.
+func (l *Lease) Granted() time.Time {
+	if l.fence == l.hold.ref[0].Fence {
+		return l.hold.began
+	}
+	return time.Now()
+}
+
 // Of reports whether the lease is one of a pool.
 func (l *Lease) Of(p *Pool) bool { return l.hold.pool == p }
 
@@ -133,13 +142,16 @@ func (l *Lease) Downgrade(ctx context.Context, weight int) error {
 	if err := h.answered(held, err); err != nil {
 		return err
 	}
-	h.weight.Store(int64(weight))
 	h.Renewed(sent)
 	if !h.config.Renew { // its end has moved
 		p.keeper.Watch(h, h.term.ValidUntil())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	was := int(h.weight.Swap(int64(weight)))
+	if p.holds[h.ref[0].ID] == h {
+		p.inUse += weight - was
+	}
 	if q := h.queue; q != nil { // waiters of the process may wait for its former weight
 		q.drop(h)
 		p.kick(q)

@@ -69,6 +69,8 @@ type Pool struct {
 	holds     map[string]*Hold  // by ID
 	queues    map[string]*queue // by key; those of a key are linked
 	spare     []*queue
+	inUse     int // the weights of all holds
+	peak      int // the largest inUse since the last call of Peak
 	shutdowns int // in progress
 }
 
@@ -97,6 +99,15 @@ func (p *Pool) renew(ctx context.Context, holds []*Hold) ([]bool, error) {
 // unconfirmed releases.
 func (p *Pool) release(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	return p.store.ReleaseLeases(ctx, refs)
+}
+
+// Peak returns the largest sum of the weights of all holds since its last call.
+func (p *Pool) Peak() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peak := p.peak
+	p.peak = p.inUse
+	return peak
 }
 
 // notifyLost is called by the store when a hold has ended.
