@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"reflect"
 	"testing"
 	"time"
 
@@ -12,36 +13,51 @@ import (
 // Crashes is what a store that processes share promises to those that live when one dies without
 // closing its store. Its tests need [Harness.Another], and advance the clock by up to eight
 // seconds.
-func Crashes[S store.Store](t *testing.T, run Runner[S]) {
-	var leases []testCase[store.Store]
-	for _, kind := range []leaseKind{aLock, aSemaphore} {
-		for _, c := range []struct {
-			name string
-			test func(living, dying leaseCase, die func())
-		}{
-			{"what a dead process holds is listed, and ends with its lease", deadHolder},
-			{"the places of a dead process are passed over", deadWaiters},
-			{"what is granted to a process that dies meanwhile is granted to the next", deadGrantee},
-		} {
-			leases = append(leases, testCase[store.Store]{kind.name + ": " + c.name, func(t *testing.T, h Harness[store.Store]) {
-				other, die := h.Another()
-				living := newLease(t, as[store.Leases](t, h), kind)
-				dying := living
-				dying.store, dying.h.Store = other, other
-				c.test(living, dying, die)
-			}})
+func Crashes[S store.Store](t *testing.T, run Runner[S]) { CrashesOf(t, run) }
+
+// CrashesOf is Crashes for a store that has some of the interfaces of store.Store. It runs the tests
+// of those that S has.
+func CrashesOf[S any](t *testing.T, run Runner[S]) {
+	var cases []testCase[any]
+	if implements[S, store.Leases]() {
+		for _, kind := range []leaseKind{aLock, aSemaphore} {
+			for _, c := range []struct {
+				name string
+				test func(living, dying leaseCase, die func())
+			}{
+				{"what a dead process holds is listed, and ends with its lease", deadHolder},
+				{"the places of a dead process are passed over", deadWaiters},
+				{"what is granted to a process that dies meanwhile is granted to the next", deadGrantee},
+			} {
+				cases = append(cases, testCase[any]{kind.name + ": " + c.name, func(t *testing.T, h Harness[any]) {
+					leases := as[store.Leases](t, h)
+					other, die := leases.Another()
+					living := newLease(t, leases, kind)
+					dying := living
+					dying.store, dying.h.Store = other, other
+					c.test(living, dying, die)
+				}})
+			}
 		}
 	}
-	runAll(t, run, leases)
-	runAll(t, run, []testCase[store.Store]{
-		{"an attempt of a dead process is unresolved, or taken over", deadAttempts},
-		{"what a dead process has settled is replayed", deadSettled},
-		{"what a dead process has used is used", deadCharges},
-		{"a dead participant of a latch counts", deadParticipant},
-		{"a task of a dead process is taken again when its lease ends", deadWorker},
-		{"a task whose process dies between its take and its first renewal is taken again within 5 s", deadTaker},
-	})
+	add := func(has bool, of ...testCase[any]) {
+		if has {
+			cases = append(cases, of...)
+		}
+	}
+	add(implements[S, store.Records](),
+		testCase[any]{"an attempt of a dead process is unresolved, or taken over", deadAttempts},
+		testCase[any]{"what a dead process has settled is replayed", deadSettled})
+	add(implements[S, store.Buckets](), testCase[any]{"what a dead process has used is used", deadCharges})
+	add(implements[S, store.Latches](), testCase[any]{"a dead participant of a latch counts", deadParticipant})
+	add(implements[S, store.Delays](),
+		testCase[any]{"a task of a dead process is taken again when its lease ends", deadWorker},
+		testCase[any]{"a task whose process dies between its take and its first renewal is taken again within 5 s", deadTaker})
+	runAll(t, run, cases)
 }
+
+// implements reports whether stores of type S have an interface.
+func implements[S, I any]() bool { return reflect.TypeFor[S]().Implements(reflect.TypeFor[I]()) }
 
 // passedOver is how long dead waiters may keep others waiting.
 const passedOver = 8 * time.Second
@@ -67,7 +83,7 @@ func deadHolder(living, dying leaseCase, die func()) {
 		living.t.Error("the hold of a dead process is not listed")
 	}
 	next := living.await(waits).granted()
-	if since := time.Since(before); since < req.TTL || since > crashLease+passedOver {
+	if since := time.Since(before); since < req.TTL || since > crashLease+passedOver+living.h.Grace {
 		living.t.Errorf("a lease of %v was granted again after %v", req.TTL, since)
 	}
 	if living.kind == aLock && next.Fence <= grant.Fence {
@@ -114,9 +130,10 @@ func deadGrantee(living, dying leaseCase, die func()) {
 	}
 }
 
-func deadAttempts(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
-	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, as[store.Records](t, h))
+func deadAttempts(t *testing.T, h Harness[any]) {
+	records := as[store.Records](t, h)
+	other, die := records.Another()
+	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, records)
 	dying.guard = unique("orders")
 	living.id, living.guard = dying.id, dying.guard
 	clean := living
@@ -150,9 +167,10 @@ func deadAttempts(t *testing.T, h Harness[store.Store]) {
 	living.want(living.begin(newOwner(), longLease, true), store.Started, 2)
 }
 
-func deadSettled(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
-	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, as[store.Records](t, h))
+func deadSettled(t *testing.T, h Harness[any]) {
+	records := as[store.Records](t, h)
+	other, die := records.Another()
+	dying, living := newOp(t, Harness[store.Records]{Store: other, Advance: h.Advance}), newOp(t, records)
 	living.id = dying.id
 	owner := newOwner()
 	dying.started(owner, longLease, false, 1)
@@ -164,8 +182,9 @@ func deadSettled(t *testing.T, h Harness[store.Store]) {
 	}
 }
 
-func deadCharges(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
+func deadCharges(t *testing.T, h Harness[any]) {
+	buckets := as[store.Buckets](t, h)
+	other, die := buckets.Another()
 	req := store.TokenRequest{Limiter: "api", Key: unique("k"), Charges: []store.Charge{{
 		Cost: time.Hour, Capacity: time.Hour, Interval: time.Hour,
 	}}}
@@ -173,29 +192,31 @@ func deadCharges(t *testing.T, h Harness[store.Store]) {
 		t.Fatalf("%+v, %v", reply, err)
 	}
 	die()
-	if reply, err := h.Store.TakeTokens(background(), req); err != nil || reply.Allowed {
+	if reply, err := buckets.Store.TakeTokens(background(), req); err != nil || reply.Allowed {
 		t.Errorf("a token that a dead process has used: %+v, %v", reply, err)
 	}
 }
 
-func deadParticipant(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
+func deadParticipant(t *testing.T, h Harness[any]) {
+	latches := as[store.Latches](t, h)
+	other, die := latches.Another()
 	req := store.LatchRequest{Name: unique("latch"), Count: 2, TTL: time.Minute}
 	if n, err := other.CountDownLatch(background(), req, "dead"); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
 	die()
-	if n, err := h.Store.CountDownLatch(background(), req, "alive"); err != nil || n != 2 {
+	if n, err := latches.Store.CountDownLatch(background(), req, "alive"); err != nil || n != 2 {
 		t.Errorf("%d participants, %v, want 2", n, err)
 	}
-	if err := h.Store.AwaitLatch(background(), req); err != nil {
+	if err := latches.Store.AwaitLatch(background(), req); err != nil {
 		t.Error(err)
 	}
 }
 
-func deadWorker(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
-	dying, living := newQueue(t, as[store.Delays](t, h)), newQueue(t, as[store.Delays](t, h))
+func deadWorker(t *testing.T, h Harness[any]) {
+	delays := as[store.Delays](t, h)
+	other, die := delays.Another()
+	dying, living := newQueue(t, delays), newQueue(t, delays)
 	dying.store, living.queue = other, dying.queue
 	req := dying.due("k")
 	task := dying.take(req, crashLease)
@@ -207,9 +228,10 @@ func deadWorker(t *testing.T, h Harness[store.Store]) {
 	living.takenAgainAfter(req, task, before, crashLease)
 }
 
-func deadTaker(t *testing.T, h Harness[store.Store]) {
-	other, die := h.Another()
-	dying, living := newQueue(t, as[store.Delays](t, h)), newQueue(t, as[store.Delays](t, h))
+func deadTaker(t *testing.T, h Harness[any]) {
+	delays := as[store.Delays](t, h)
+	other, die := delays.Another()
+	dying, living := newQueue(t, delays), newQueue(t, delays)
 	dying.store, living.queue = other, dying.queue
 	req := dying.due("k")
 	before := time.Now()

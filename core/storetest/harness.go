@@ -9,7 +9,8 @@
 //		})
 //	}
 //
-// A store that implements them all calls [All], and [Crashes] if processes can share it.
+// A store that implements them all calls [All], and [Crashes] if processes can share it. One that
+// implements some of them calls their suites, and [CrashesOf].
 package storetest
 
 import (
@@ -33,6 +34,12 @@ type Harness[S any] struct {
 	// process dies: the server, which is not told, has no more connections to it. Only [Crashes] needs
 	// it.
 	Another func() (another S, die func())
+	// Except are the tests of the suite that the store cannot pass, with the reasons: see [Exceptions].
+	// Each is run in a process of its own, and has to fail, or to be skipped since the store lacks an
+	// ability. One that passes fails the suite, and so does a name that the suite does not have.
+	Except map[string]string
+	// Grace is how much later than elsewhere what a dead process holds may end.
+	Grace time.Duration
 }
 
 // Runner runs one test of a suite on a store of its own. Tests do not use subtests, so they may run
@@ -58,20 +65,26 @@ type testCase[I any] struct {
 // runAll runs the tests of interface I on stores of type S, which implements it.
 func runAll[I, S any](t *testing.T, run Runner[S], cases []testCase[I]) {
 	t.Helper()
+	var e excepted
+	for _, c := range cases {
+		e.names = append(e.names, c.name)
+	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			run(t, func(t *testing.T, h Harness[S]) {
+				e.check(t, c.name, h.Except)
 				c.test(t, as[I](t, h))
 			})
 		})
 	}
+	t.Cleanup(func() { e.checkNames(t) })
 }
 
 // as returns a harness of another interface of the same store. It skips a test of a store without
 // it.
 func as[I, S any](t *testing.T, h Harness[S]) Harness[I] {
 	t.Helper()
-	as := Harness[I]{Store: able[I](t, h.Store), Advance: h.Advance}
+	as := Harness[I]{Store: able[I](t, h.Store), Advance: h.Advance, Grace: h.Grace}
 	if h.Another != nil {
 		as.Another = func() (I, func()) {
 			another, die := h.Another()

@@ -18,11 +18,12 @@ import (
 func Leases[S store.Leases](t *testing.T, run Runner[S]) { leases(t, run) }
 
 func leases[S any](t *testing.T, run Runner[S]) {
+	var cases []testCase[store.Leases]
 	for _, tests := range [][]leaseTest{leaseTests, leaseHoldTests, leaseQueueTests, leaseExpiryTests, leaseInspections, leaseStorms} {
-		runAll(t, run, on(tests, aLock, aSemaphore))
+		cases = append(cases, on(tests, aLock, aSemaphore)...)
 	}
-	runAll(t, run, on(semaphoreTests, aSemaphore))
-	runAll(t, run, scripted(leaseScripts))
+	cases = append(cases, on(semaphoreTests, aSemaphore)...)
+	runAll(t, run, append(cases, scripted(leaseScripts)...))
 }
 
 var leaseTests = []leaseTest{

@@ -3,6 +3,7 @@ package storetest_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -19,8 +20,18 @@ const promisesPage = "../../docs/promises.md"
 const promisesHead = `# What every store promises
 
 Each line is a test of ` + "`core/storetest`" + `, which runs on memory, miniredis, Redis, Redis Cluster and PostgreSQL, and passes on
-each of them, with no exception; the tests of crashes run where processes share a store, on Redis and PostgreSQL. The page
-is printed from the tests: ` + "`go test ./core/storetest -run TestPromises -update`" + `.
+each of them, with no exception; the tests of crashes run where processes share a store, on Redis and PostgreSQL. etcd,
+and a quorum, keep locks and semaphores or a part of them, with [exceptions](#exceptions). The page is printed from the
+tests: ` + "`go test ./core/storetest -run TestPromises -update`" + `.
+`
+
+const exceptionsHead = `
+## Exceptions
+
+The suites of these stores run each excepted test as well, and fail if it passes.
+
+| Store | Reason | Tests |
+|---|---|---|
 `
 
 // The page of the promises lists the tests of the suites.
@@ -63,6 +74,10 @@ func TestPromises(t *testing.T) {
 			page.WriteString("- " + text + ".\n")
 		}
 	}
+	page.WriteString(exceptionsHead)
+	for _, e := range storetest.AllExceptions() {
+		exceptions(&page, e)
+	}
 	if *update {
 		if err := os.WriteFile(promisesPage, []byte(page.String()), 0o644); err != nil { //nolint:gosec // a page
 			t.Fatal(err)
@@ -74,5 +89,34 @@ func TestPromises(t *testing.T) {
 	}
 	if string(written) != page.String() {
 		t.Errorf("%s is not what the suites say: run this test with -update", promisesPage)
+	}
+}
+
+// exceptions writes the rows of a store: one for each reason.
+func exceptions(page *strings.Builder, e storetest.Exceptions) {
+	if e.Grace > 0 {
+		fmt.Fprintf(page, "| %s | the server ends the holds of a dead process, and those of a living one end in time | "+
+			"What a dead process holds ends up to %v later than elsewhere. |\n", e.Store, e.Grace)
+	}
+	of := make(map[string][]string) // tests, by reason
+	for _, suite := range []map[string]string{e.Leases, e.Latches, e.Crashes} {
+		for name, reason := range suite {
+			of[reason] = append(of[reason], name)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(of)) {
+		slices.Sort(of[reason])
+		before, tests := "", ""
+		for _, name := range of[reason] {
+			kind, promise, found := strings.Cut(name, ": ")
+			switch {
+			case !found:
+				promise, kind = name, ""
+			case kind != before:
+				promise = name
+			}
+			tests, before = tests+"; "+promise, kind
+		}
+		fmt.Fprintf(page, "| %s | %s | %s. |\n", e.Store, reason, strings.TrimPrefix(tests, "; "))
 	}
 }
