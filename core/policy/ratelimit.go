@@ -55,6 +55,9 @@ func RetryJitter(most time.Duration) RateOption {
 //
 // A limit that is enforced under the same name on the same store shares its buckets, so give the
 // trial its own name. A request still waits for the store's decision.
+//
+// Shadow is fixed when the middleware is built. tokenbucket.Limiter's SetEnforcement puts a limiter
+// in shadow while it is in use, for all keys or some of them, and does not charge what it would deny.
 func Shadow() RateOption {
 	return setting.Func(func(s *setting.Settings) { s.Shadow = true })
 }

@@ -32,7 +32,8 @@ import (
 //     until then;
 //   - with the code of the context's error if that ends first;
 //   - with UNAVAILABLE if the limiter's store is unavailable, unless policy.FailOpen;
-//   - with INVALID_ARGUMENT or INTERNAL if the key function finds no key, or fails.
+//   - with INVALID_ARGUMENT or INTERNAL if the key function finds no key, or fails, and the limits of
+//     all keys are enforced (tokenbucket.Limiter's SetEnforcement).
 //
 // An answer that asks for a pause holds the key: no process that shares the limiter's store sends a
 // call of this key until that is over, and others wait; other keys are not affected. Such an answer is
@@ -45,8 +46,8 @@ import (
 // varies them at random. tokenbucket.Limiter's Reset ends a hold of the store, but none of this
 // interceptor's own.
 //
-// If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited), this
-// interceptor alone holds it, for up to 4,096 keys at a time. The failure is logged, at most once a
+// If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited) or none that are
+// enforced, this interceptor alone holds it, for up to 4,096 keys at a time. The failure is logged, at most once a
 // minute (policy.Logger). Calls that policy.FailOpen lets pass wait in the same way for the end of
 // what this interceptor has learned itself, before the outage too.
 //
@@ -175,6 +176,9 @@ func (s *paced) RecvMsg(m any) error {
 // wait returns the error of a call that is not to be sent.
 func (i *client) wait(ctx context.Context, call *grpcmw.Call, key string, keyErr error) error {
 	if keyErr != nil || key == "" {
+		if !i.limit.NeedsKey() {
+			return nil
+		}
 		return i.hooks.Refusal(call, i.limit.NoKey(ctx, keyErr))
 	}
 	err := i.limit.Wait(ctx, key)

@@ -36,6 +36,11 @@ import (
 // grpcmw.StatusOf has the details. A stream takes one token when it begins, whatever is sent on it,
 // unless the option [PerMessage] says otherwise.
 //
+// If the limits of a call's key are not enforced (tokenbucket.Limiter's SetEnforcement), the call
+// passes, and no metadata tells of it. A call without a key, or with one of more than 1,024 bytes,
+// passes unless those of all keys are enforced. What would have been denied is counted as with
+// policy.Shadow.
+//
 // Options are policy.FailOpen, policy.StatusHeaders, policy.RetryJitter, policy.Shadow,
 // policy.Hold, [PerMessage], [Costs], [ChargeCodes], grpcmw.Unless, grpcmw.OnError and
 // grpcmw.OnDeny, and those of package policy for every middleware. New panics if limiter or key is
@@ -129,7 +134,7 @@ func (i *interceptor) check(call *grpcmw.Call, key string, keyErr error, ask *mi
 	var decision tokenbucket.Decision
 	denial, verdict := i.decider.Check(call.Context(), key, keyErr, ask, &decision)
 	switch {
-	case verdict == middleware.Bypassed && i.status:
+	case verdict == middleware.Bypassed && i.status && decision.Enforced():
 		adapter.SetHeader(call.Context(), "ratelimit-status", "bypassed")
 	case verdict == middleware.Shadowed && middleware.IsFailure(*denial):
 		i.hooks.Report(call, denial.Err)

@@ -108,14 +108,14 @@ func (m *rateLimit[C]) outcome(
 	if verdict == middleware.Enforced {
 		return denial
 	}
-	m.pass(c, denial, verdict)
+	m.pass(c, denial, verdict, decision)
 	return nil
 }
 
 // pass reports a request that passes although it was not allowed.
-func (m *rateLimit[C]) pass(c C, denial *policy.Denial, verdict middleware.Verdict) {
+func (m *rateLimit[C]) pass(c C, denial *policy.Denial, verdict middleware.Verdict, decision *tokenbucket.Decision) {
 	switch {
-	case verdict == middleware.Bypassed && m.status:
+	case verdict == middleware.Bypassed && m.status && decision.Enforced():
 		m.Header(c).Set("RateLimit-Status", "bypassed")
 	case verdict == middleware.Shadowed && m.hooks.Report != nil && middleware.IsFailure(*denial):
 		m.hooks.Report(c, denial.Err) // not the framework's place for errors: it may answer with one

@@ -10,8 +10,9 @@ import (
 // settling is a request that asks a rate limit for more than a token.
 type settling[C any] struct {
 	exchange[C]
-	m   *rateLimit[C]
-	ask middleware.Ask
+	m      *rateLimit[C]
+	ask    middleware.Ask
+	shadow bool // policy.Shadow, or the limiter's
 }
 
 // serveAsking serves a request that asks for more than a token.
@@ -28,6 +29,7 @@ func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr e
 	var decision tokenbucket.Decision
 	denial, verdict := m.decider.Check(ctx, key, keyErr, &x.ask, &decision)
 	ctx.end()
+	x.shadow = m.shadow || !decision.Enforced()
 	switch denial = m.outcome(c, denial, verdict, &decision, &ctx.fields); {
 	case denial != nil:
 		return m.refuse(c, *denial)
@@ -42,7 +44,7 @@ func (m *rateLimit[C]) serveAsking(c C, next func(C) error, key string, keyErr e
 // alone, since frameworks may answer with the errors that they record.
 func (x *settling[C]) Report(err error) {
 	switch {
-	case !x.m.shadow:
+	case !x.shadow:
 		x.exchange.Report(err)
 	case x.hooks.Report != nil && x.current():
 		x.hooks.Report(x.c, err)

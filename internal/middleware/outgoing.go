@@ -49,6 +49,9 @@ func (o *Outgoing) Wait(ctx context.Context, key string) error {
 		return err
 	}
 	err := o.Limiter.Wait(ctx, key)
+	if errors.Is(err, tokenbucket.ErrInvalidKey) && !o.NeedsKey() {
+		return nil
+	}
 	bypasses := err != nil && o.Passes(ctx, err)
 	if err != nil && !bypasses {
 		return err
@@ -59,11 +62,15 @@ func (o *Outgoing) Wait(ctx context.Context, key string) error {
 	return o.own.wait(ctx, key, bypasses) // it may have been held since
 }
 
+// NeedsKey reports whether a request without a key must not be sent: the limits of all keys are
+// enforced.
+func (o *Outgoing) NeedsKey() bool { return o.Limiter.Enforces("") }
+
 // Hold holds a key in all processes for the time that an answer asks for. If the store fails, or
-// the key has no limits, this process alone holds it. The end of ctx does not stop that, since the
-// answer is known.
+// the key has no limits or they are not enforced, this process alone holds it. The end of ctx does
+// not stop that, since the answer is known. A request without a key holds none.
 func (o *Outgoing) Hold(ctx context.Context, key string, d time.Duration) {
-	if d = min(d, o.maxHold); d <= 0 {
+	if d = min(d, o.maxHold); d <= 0 || key == "" {
 		return
 	}
 	d = max(d, minHold)

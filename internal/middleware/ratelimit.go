@@ -22,17 +22,18 @@ type RateLimit struct {
 	hold     *tokenbucket.Escalation // nil unless policy.Hold
 	attempts *ewma.Duration          // duration of attempts; nil unless they are charged by their answers
 	jitter   time.Duration
-	shadows  *telemetry.Shadows // nil unless policy.Shadow
+	shadow   bool // policy.Shadow
+	shadows  *telemetry.Shadows
 }
 
 // NewRateLimit returns the decisions of a limiter that is not nil.
 func NewRateLimit(l *tokenbucket.Limiter, s setting.Settings) RateLimit {
-	m := RateLimit{Watch: newWatch(s, "rate_limit", l.Name()), Limiter: l, hold: s.Hold, jitter: s.RetryJitter}
+	m := RateLimit{
+		Watch: newWatch(s, "rate_limit", l.Name()), Limiter: l, hold: s.Hold, jitter: s.RetryJitter, shadow: s.Shadow,
+		shadows: telemetry.NewShadows(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, l.Name(), "rate_limit"),
+	}
 	if s.Charged != nil {
 		m.attempts = new(ewma.Duration)
-	}
-	if s.Shadow {
-		m.shadows = telemetry.NewShadows(telemetry.Providers{Meter: s.Meter}, policy.ScopeName, l.Name(), "rate_limit")
 	}
 	return m
 }
@@ -48,16 +49,28 @@ const (
 )
 
 // Check takes a token of the key, or the tokens that ask requests; keyErr is the error of the key
-// function. The denial is nil for a request that is allowed, or bypasses the store. Check sets
-// decision only if the limiter has decided.
+// function. The denial is nil for a request that is allowed, bypasses the store, or meets a limiter
+// that is off. Check sets decision only if the limiter has decided.
+//
+// A request passes that the limiter does not decide about, or that has no key, if the limiter does
+// not enforce the limits of its key.
 func (m *RateLimit) Check(
 	ctx context.Context, key string, keyErr error, ask *Ask, decision *tokenbucket.Decision,
 ) (*policy.Denial, Verdict) {
+	if keyErr != nil {
+		key = ""
+	}
 	denial, verdict := m.take(ctx, key, keyErr, ask, decision)
+	if denial != nil && verdict == Enforced && !m.Limiter.Enforces(key) {
+		if m.Limiter.Enforcement().Mode == tokenbucket.Off {
+			return nil, Enforced
+		}
+		verdict = Shadowed
+	}
 	switch {
 	case denial == nil:
 		return nil, verdict
-	case m.shadows != nil:
+	case m.shadow || verdict == Shadowed:
 		m.shadows.Add(ctx, string(denial.Reason))
 		return denial, Shadowed
 	case denial.Reason == policy.QuotaExceeded && m.Order != nil && !decision.Pending:
@@ -71,7 +84,7 @@ func (m *RateLimit) Check(
 func (m *RateLimit) take(
 	ctx context.Context, key string, keyErr error, ask *Ask, decision *tokenbucket.Decision,
 ) (*policy.Denial, Verdict) {
-	if keyErr != nil || key == "" {
+	if key == "" {
 		denial := m.NoKey(ctx, keyErr)
 		return &denial, Enforced
 	}
@@ -84,6 +97,9 @@ func (m *RateLimit) take(
 	if err != nil {
 		return m.failed(ctx, err)
 	}
+	if decision.Shadow {
+		return m.shadowed(ctx, decision)
+	}
 	m.Decided(ctx)
 	if decision.Allowed {
 		return nil, Enforced
@@ -91,10 +107,30 @@ func (m *RateLimit) take(
 	return m.exceeded(ctx, key, ask, decision), Enforced
 }
 
+// shadowed returns the denial of a request that passes since its limiter is in shadow, or the
+// verdict that it bypasses the store. It holds no key.
+func (m *RateLimit) shadowed(ctx context.Context, decision *tokenbucket.Decision) (*policy.Denial, Verdict) {
+	if err := decision.Undecided(); err != nil {
+		denial, verdict := m.failed(ctx, err)
+		if denial == nil {
+			return nil, verdict
+		}
+		return denial, Shadowed
+	}
+	m.Decided(ctx)
+	if decision.Held > 0 {
+		return &policy.Denial{Reason: policy.AbnormalUsage}, Shadowed
+	}
+	return &policy.Denial{Reason: policy.QuotaExceeded}, Shadowed
+}
+
 // Peek returns the limits of the key and charges nothing. It returns a denial if there is no
-// decision to report.
+// decision to report. The decision has no limits if they are not enforced.
 func (m *RateLimit) Peek(ctx context.Context, key string, keyErr error, decision *tokenbucket.Decision) (denial *policy.Denial) {
-	if keyErr != nil || key == "" {
+	if keyErr != nil {
+		key = ""
+	}
+	if key == "" {
 		d := m.NoKey(ctx, keyErr)
 		denial = &d
 	} else {
@@ -103,6 +139,10 @@ func (m *RateLimit) Peek(ctx context.Context, key string, keyErr error, decision
 			return nil
 		}
 		denial, _ = m.failed(ctx, err)
+	}
+	if !m.Limiter.Enforces(key) {
+		*decision = tokenbucket.Decision{Allowed: true}
+		return nil
 	}
 	Fail(ctx, *denial)
 	return denial
@@ -138,8 +178,11 @@ func (m *RateLimit) exceeded(ctx context.Context, key string, ask *Ask, decision
 
 // AppendLimits appends the limits of a decision as answers report them. The limits of a held key
 // have nothing left until the hold ends, even if tokens have come back. Tokens that attempts have
-// reserved may come back when these end.
+// reserved may come back when these end. Limits that are not enforced are not reported.
 func (m *RateLimit) AppendLimits(states []tokenbucket.LimitState, decision *tokenbucket.Decision) []tokenbucket.LimitState {
+	if !decision.Enforced() {
+		return states
+	}
 	first := len(states)
 	states = decision.AppendLimits(states)
 	for i := range states[first:] {

@@ -70,7 +70,7 @@ func (m *RateLimit) Begin(ctx context.Context, address uintptr, path, key string
 	}
 	err := fmt.Errorf("middleware: the limiter %q is in one chain twice with the same key", m.Limiter.Name())
 	m.twiceInChain(ctx, err)
-	if m.shadows != nil {
+	if m.shadow || !m.Limiter.Enforces(key) {
 		return Visit{}, nil
 	}
 	d := policy.Denial{Reason: policy.InternalError, Err: err}

@@ -66,10 +66,11 @@ var ErrNotSent = roundtrip.ErrNotSent
 //   - the context's cause if that ends first;
 //   - store.ErrUnavailable if the store is unavailable, unless policy.FailOpen;
 //   - the error of key; policy.ErrNoKey if it returns no key; tokenbucket.ErrInvalidKey for one of
-//     more than 1,024 bytes.
+//     more than 1,024 bytes. Such a request is sent unless the limits of all keys are enforced
+//     (tokenbucket.Limiter's SetEnforcement).
 //
-// If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited), this Transport
-// alone holds it, for up to 4,096 keys at a time. A request that waits for such a hold is not sent
+// If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited) or none that are
+// enforced, this Transport alone holds it, for up to 4,096 keys at a time. A request that waits for such a hold is not sent
 // if its context ends or has an earlier deadline; a token may have been charged then. The failure
 // is logged, at most once a minute (policy.Logger). Requests that policy.FailOpen lets pass wait in
 // the same way for the holds that this Transport has received itself, also before the outage.
@@ -145,6 +146,9 @@ func (t *transport) CloseIdleConnections() { roundtrip.CloseIdle(t.base) }
 // wait returns an error if the request must not be sent.
 func (t *transport) wait(ctx context.Context, key string, err error) error {
 	if err != nil || key == "" {
+		if !t.limit.NeedsKey() {
+			return nil
+		}
 		return &roundtrip.NotSent{Err: t.limit.NoKey(ctx, err).Err, Final: true}
 	}
 	if err = t.limit.Wait(ctx, key); err == nil {

@@ -391,6 +391,46 @@ func TestByHost(t *testing.T) {
 	}
 }
 
+// A limiter that does not enforce lets all requests be sent, also those without a key. Pauses that
+// servers ask for are obeyed.
+func TestTransportUnenforced(t *testing.T) {
+	for _, mode := range []tokenbucket.Mode{tokenbucket.Shadow, tokenbucket.Off} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStore(t)
+			limiter := newLimiter(st, tokenbucket.PerDay(1))
+			if err := limiter.SetEnforcement(tokenbucket.Enforcement{Mode: mode}); err != nil {
+				t.Fatal(err)
+			}
+			w := &wire{answers: []answer{{}, {}, {}, {}, refusal("60"), refusal("60"), {}}}
+			var log bytes.Buffer
+			transport := ratelimit.Transport(w, limiter, byTenant, policy.Logger(slog.New(slog.NewTextHandler(&log, nil))))
+			d := took(func() {
+				for _, tenant := range []string{"a", "a", "a", "", "", "a"} {
+					send(t, transport, tenant)
+				}
+			})
+			if d != 0 {
+				t.Errorf("%v: requests waited for %v", mode, d)
+			}
+			if d := took(func() { send(t, transport, "a") }); d != time.Minute {
+				t.Errorf("%v: a request of a key that its server holds waited for %v", mode, d)
+			}
+			if d := took(func() { send(t, transport, "b") }); d != 0 || log.Len() > 0 || st.Calls(storetest.HoldTokens) > 0 {
+				t.Errorf("%v: %v, held %d times, logged %s", mode, d, st.Calls(storetest.HoldTokens), log.String())
+			}
+			if code := send(t, transport, strings.Repeat("k", 1025)); code != 200 {
+				t.Errorf("%v: a long key: %d", mode, code)
+			}
+			if err := limiter.SetEnforcement(tokenbucket.Enforcement{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := failure(t.Context(), t, transport, ""); !errors.Is(err, policy.ErrNoKey) {
+				t.Errorf("enforced: %v", err)
+			}
+		})
+	}
+}
+
 // Many goroutines, of which one in ten is told to pause.
 func TestTransportConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
