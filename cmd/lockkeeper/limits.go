@@ -38,6 +38,9 @@ func (v *keyView) text(p printer) {
 	if v.Held > 0 {
 		state += ", and held for " + operate.Short(v.Held)
 	}
+	if v.Unenforced {
+		state += "; its limits are not enforced"
+	}
 	p.line("limiter %s, key %s: it %s", v.Name, keyText(v.Key), state)
 	var t table
 	t.add("LIMIT", "LEFT", "OF", "WINDOW", "NEXT TOKEN IN", "FULL IN")

@@ -78,13 +78,14 @@ func (e Enforcement) check() (Enforcement, error) {
 	return e, nil
 }
 
-// text describes the enforcement in settings: nothing if all keys are enforced.
+// text describes the enforcement in settings, where operators' tools read it: nothing if all keys are
+// enforced.
 func (e Enforcement) text() string {
 	switch {
 	case e.Mode != Enforce:
 		return " (" + e.Mode.String() + ")"
 	case e.Share < 1:
-		return " (enforced for " + strconv.FormatFloat(100*e.Share, 'g', 4, 64) + "% of keys)"
+		return " (share=" + strconv.FormatFloat(e.Share, 'g', -1, 64) + ")"
 	}
 	return ""
 }

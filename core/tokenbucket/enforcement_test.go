@@ -637,7 +637,7 @@ func TestSettingsOfModes(t *testing.T) {
 	l := must(tokenbucket.New(st, "api", tokenbucket.PerHour(9), tokenbucket.Within(parent)))
 	for want, e := range map[string]tokenbucket.Enforcement{
 		"9/1h within teams": {}, "9/1h (shadow) within teams": inShadow, "9/1h (off) within teams": isOff,
-		"9/1h (enforced for 12.5% of keys) within teams": {Share: 0.125},
+		"9/1h (share=0.125) within teams": {Share: 0.125},
 	} {
 		ok(t, l.SetEnforcement(e))
 		if got := inspect.Mechanisms(st)[0].Settings; got != want {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/core/guard"
@@ -35,11 +36,14 @@ func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.L
 	default:
 		return nil, nil, fmt.Errorf("%w: limiters %q of several processes differ (%s)", ErrUnknownHere, name, strings.Join(settings, "; "))
 	}
-	plan, err := planOf(settings[0])
+	rule, err := ruleOf(settings[0])
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings[0])
 	}
-	l, err = tokenbucket.New(st, name, plan)
+	l, err = tokenbucket.New(st, name, rule.Plan)
+	if err == nil {
+		err = l.SetRule(rule)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -60,7 +64,27 @@ func settingsOf(fleet []presence.Process, name string) (different []string) {
 	return different
 }
 
-// planOf reads the settings of a limiter, as its process describes them.
+// ruleOf reads the settings of a limiter, as its process describes them. One that is off is in shadow
+// here, so that its buckets can be seen.
+func ruleOf(settings string) (r tokenbucket.Rule, err error) {
+	text, enforcement, _ := strings.Cut(settings, " (")
+	share, isShare := strings.CutPrefix(enforcement, "share=")
+	switch {
+	case enforcement == "shadow)", enforcement == "off)":
+		r.Enforcement.Mode = tokenbucket.Shadow
+	case isShare:
+		r.Enforcement.Share, err = strconv.ParseFloat(strings.TrimSuffix(share, ")"), 64)
+	case enforcement != "":
+		err = fmt.Errorf("%q is no enforcement", enforcement)
+	}
+	if err != nil {
+		return r, err
+	}
+	r.Plan, err = planOf(text)
+	return r, err
+}
+
+// planOf reads limits.
 func planOf(settings string) (tokenbucket.Plan, error) {
 	var plan tokenbucket.Limits
 	for text := range strings.SplitSeq(settings, ", ") {

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
 
@@ -241,13 +242,38 @@ func TestAFullLog(t *testing.T) {
 	}
 }
 
-func TestPlanOf(t *testing.T) {
+func TestRuleOf(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"5/1s": true, "5/1s burst=20": true, "5/1s, 100/24h name=daily": true, "PlanFunc": false, "unlimited": false, "": false,
-		"5/1s, PlanFunc": false, "5/1s within other": false,
+		"5/1s, PlanFunc": false, "5/1s within other": false, "5/1s (shadow)": true, "5/1s (shadow) within other": false,
+		"5/1s, 2 overrides 0af31b7e": false, "5/1s (share=x)": false, "5/1s (other)": false, "PlanFunc (off)": false,
 	} {
-		if _, err := planOf(text); (err == nil) != ok {
+		if _, err := ruleOf(text); (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+	l, err := tokenbucket.New(memstore.New(), "api", tokenbucket.PerHour(1))
+	must(t, err)
+	for _, c := range []struct{ set, want tokenbucket.Enforcement }{
+		{tokenbucket.Enforcement{}, tokenbucket.Enforcement{Share: 1}},
+		{tokenbucket.Enforcement{Share: 0.07}, tokenbucket.Enforcement{Share: 0.07}},
+		{tokenbucket.Enforcement{Mode: tokenbucket.Shadow}, tokenbucket.Enforcement{Mode: tokenbucket.Shadow}},
+		{tokenbucket.Enforcement{Mode: tokenbucket.Off}, tokenbucket.Enforcement{Mode: tokenbucket.Shadow}},
+	} {
+		st := memstore.New()
+		own, err := tokenbucket.New(st, "api", tokenbucket.PerHour(1))
+		must(t, err)
+		must(t, own.SetEnforcement(c.set))
+		rule, err := ruleOf(inspect.Mechanisms(st)[0].Settings)
+		must(t, err)
+		if err := l.SetRule(rule); err != nil || l.Enforcement() != c.want {
+			t.Errorf("%+v is read as %+v, %v", c.set, l.Enforcement(), err)
+		}
+		d, err := l.Peek(t.Context(), "k")
+		must(t, err)
+		looked := LimitsOf(ShownKey{}, d)
+		if looked.Unenforced == l.Enforces("k") || len(looked.Limits) != 1 {
+			t.Errorf("%+v is shown as %+v", c.set, looked)
 		}
 	}
 }

@@ -94,6 +94,7 @@ type KeyLimits struct {
 	Allowed    bool          `json:"allowed"`
 	RetryAfter time.Duration `json:"retry_after_ns,omitempty"`
 	Held       time.Duration `json:"held_ns,omitempty"`
+	Unenforced bool          `json:"unenforced,omitempty"` // in shadow, or off
 	Limits     []KeyLimit    `json:"limits"`
 }
 
@@ -110,7 +111,7 @@ type KeyLimit struct {
 
 // LimitsOf returns the limits of a key by a decision about it.
 func LimitsOf(key ShownKey, d tokenbucket.Decision) KeyLimits {
-	v := KeyLimits{Key: key, Allowed: d.Allowed, Held: d.Held, Limits: []KeyLimit{}}
+	v := KeyLimits{Key: key, Allowed: d.Allowed, Held: d.Held, Unenforced: !d.Enforced(), Limits: []KeyLimit{}}
 	if !d.Allowed {
 		v.RetryAfter = d.RetryAfter
 	}
