@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/concurrency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/exclusive"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
+	"github.com/lockkeeper/lockkeeper/internal/testing/tiertest"
 )
 
 var byID = grpcmw.ByField("id")
@@ -93,6 +94,67 @@ func TestTiersOfCalls(t *testing.T) {
 	}
 	for _, a := range answers {
 		is(t, result(t, a).thing, nil, "done")
+	}
+}
+
+// Failures do not raise an adaptive capacity, and streams are nothing to it.
+func TestSamplesOfCalls(t *testing.T) {
+	unary := func(err error) (call func(context.Context, things.ThingsClient), s *service) {
+		return func(ctx context.Context, c things.ThingsClient) { _, _ = c.Make(ctx, &things.MakeRequest{Id: "1"}) },
+			&service{make: func(context.Context, *things.MakeRequest) (*things.Thing, error) { return &things.Thing{}, err }}
+	}
+	left := func() (func(context.Context, things.ThingsClient), *service) {
+		entered := make(chan struct{})
+		return func(ctx context.Context, c things.ThingsClient) {
+				ctx, cancel := context.WithCancel(ctx)
+				go func() {
+					<-entered
+					cancel()
+				}()
+				_, _ = c.Make(ctx, &things.MakeRequest{Id: "1"})
+			}, &service{make: func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return &things.Thing{}, nil
+			}}
+	}
+	stream := func() (func(context.Context, things.ThingsClient), *service) {
+		return func(ctx context.Context, c things.ThingsClient) {
+				_, _ = must(c.Watch(ctx, &things.MakeRequest{Id: "1"})).Recv()
+			}, &service{watch: func(_ *things.MakeRequest, s grpc.ServerStreamingServer[things.Thing]) error {
+				return s.Send(&things.Thing{})
+			}}
+	}
+	of := func(code codes.Code) func() (func(context.Context, things.ThingsClient), *service) {
+		return func() (func(context.Context, things.ThingsClient), *service) { return unary(status.Error(code, "")) }
+	}
+	for name, c := range map[string]struct {
+		make           func() (func(context.Context, things.ThingsClient), *service)
+		worked, counts bool
+	}{
+		"an answer":            {of(codes.OK), true, true},
+		"the client's mistake": {of(codes.NotFound), true, true},
+		"a refusal":            {of(codes.ResourceExhausted), true, true},
+		"the server's failure": {of(codes.Internal), false, true},
+		"unavailable":          {of(codes.Unavailable), false, true},
+		"a deadline":           {of(codes.DeadlineExceeded), false, true},
+		"an error":             {func() (func(context.Context, things.ThingsClient), *service) { return unary(errors.New("failed")) }, false, true},
+		"a client that left":   {left, false, true},
+		"a stream":             {stream, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, target := range []time.Duration{time.Hour, time.Nanosecond} {
+				change := tiertest.Adapts(t, target, func(sem *semaphore.Semaphore) func() {
+					call, s := c.make()
+					client := serve(t, s, concurrency.New(sem, byID))
+					return func() { call(t.Context(), client) }
+				})
+				if target == time.Hour && change > 0 != c.worked || target < time.Hour && change < 0 != c.counts {
+					t.Errorf("with a target of %v the capacity changes by %d", target, change)
+				}
+			}
+		})
 	}
 }
 

@@ -194,8 +194,13 @@ func (c *Capture) FlushError() error {
 // copied reports whether a flushed answer may be kept when it has ended: it is neither a stream of
 // events, whose end is arbitrary, nor another protocol.
 func copied(status int, h http.Header) bool {
+	return status != http.StatusSwitchingProtocols && !isEvents(h)
+}
+
+// isEvents reports whether an answer with this header is a stream of events.
+func isEvents(h http.Header) bool {
 	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	return status != http.StatusSwitchingProtocols && !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
 // Hijack gives the handler the connection. The bytes that it sends there are not captured. An

@@ -1,6 +1,7 @@
 package httpmw
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -57,6 +58,10 @@ type holdExchange[C any] struct {
 	m     *hold[C]
 	w     http.ResponseWriter
 	early int64 // the bytes of the body that were read before the request waited
+
+	observer Observer
+	returned bool // the handler has returned
+	outside  bool // and has left its answer to middleware outside
 }
 
 func (x *holdExchange[C]) Key() (string, error) { return x.keyOf(x.c, x.m.key) }
@@ -69,13 +74,31 @@ func (x *holdExchange[C]) Tier() policy.Tier {
 func (x *holdExchange[C]) Waits() { x.early = x.m.bodies.readEarly(x.request) }
 
 func (x *holdExchange[C]) Run(ctx context.Context) (answered bool) {
-	var o Observer
 	answered = true // unless the handler returns
-	x.observing(&o, func() {
+	o := &x.observer
+	x.observing(o, func() {
+		before := x.left()
 		x.handle(x.request.WithContext(ctx))
 		answered = x.err != nil || !o.Silent()
+		x.returned, x.outside = true, x.leaves(before, o.Begun(), o.Silent())
 	})
 	return answered
+}
+
+// Sample implements middleware.Exchange. An answer that is made outside counts as a failure unless
+// its status is known.
+func (x *holdExchange[C]) Sample() middleware.Sample {
+	status := x.observer.Status()
+	if x.err != nil && !x.observer.Begun() {
+		status = cmp.Or(x.errors.StatusOf(x.err), http.StatusInternalServerError)
+	}
+	switch {
+	case x.observer.Streams():
+		return middleware.StreamedSample
+	case !x.returned, x.outside, status >= http.StatusInternalServerError:
+		return middleware.FailedSample
+	}
+	return middleware.WorkedSample
 }
 
 func (x *holdExchange[C]) GiveUp(d policy.Denial) { x.giveUp(x.w, d) }

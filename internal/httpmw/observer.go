@@ -13,6 +13,7 @@ type Observer struct {
 	status   int // zero before the answer begins
 	noted    int // the last status that the handler has set for an answer that has not begun
 	hijacked bool
+	events   bool // the answer is a stream of events
 }
 
 // Note notes a status that the handler has set, in a framework where setting it does not begin the
@@ -48,7 +49,14 @@ func (o *Observer) Begun() bool { return o.status != 0 || o.hijacked }
 func (o *Observer) Begin(status int) {
 	if o.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		o.status = status
+		o.events = isEvents(o.Header())
 	}
+}
+
+// Streams reports whether the answer lasts for as long as its client likes: a stream of events, or
+// another protocol.
+func (o *Observer) Streams() bool {
+	return o.events || o.hijacked || o.status == http.StatusSwitchingProtocols
 }
 
 // WriteHeader implements http.ResponseWriter.

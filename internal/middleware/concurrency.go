@@ -79,7 +79,13 @@ func untilRoom(busy *semaphore.BusyError, typical time.Duration) time.Duration {
 type permitHeld struct{ *semaphore.Permit }
 
 // end does not delay the answer for the store's reply.
-func (h permitHeld) end(context.Context) error {
+func (h permitHeld) end(_ context.Context, how Sample) error {
+	switch how {
+	case FailedSample:
+		h.Failed()
+	case StreamedSample:
+		h.Void()
+	}
 	err := h.overdue()
 	h.ReleaseAsync() // the handler may have released it itself
 	return err
@@ -98,4 +104,7 @@ func (h permitHeld) overdue() error {
 	return nil
 }
 
-func (h permitHeld) discard(context.Context) { h.ReleaseAsync() }
+func (h permitHeld) discard(context.Context) {
+	h.Void()
+	h.ReleaseAsync()
+}

@@ -78,7 +78,7 @@ func untilFree(others *lock.HeldError, typical time.Duration) time.Duration {
 
 type leaseHeld struct{ *lock.Lease }
 
-func (h leaseHeld) end(ctx context.Context) error {
+func (h leaseHeld) end(ctx context.Context, _ Sample) error {
 	// Unlock continues when the client has disconnected; the handler may have called it itself.
 	if err := h.Unlock(ctx); !errors.Is(err, lock.ErrReleased) {
 		return err

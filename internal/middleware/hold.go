@@ -41,12 +41,22 @@ type mechanism interface {
 type held interface {
 	// Context ends with the hold.
 	Context() context.Context
-	// end releases it when the handler has returned, unless the handler did so. An error means that
-	// others may have held the key before that.
-	end(ctx context.Context) error
+	// end releases it when the handler has ended in this way, unless the handler did so. An error means
+	// that others may have held the key before that.
+	end(ctx context.Context, how Sample) error
 	// discard releases it when no handler has run.
 	discard(ctx context.Context)
 }
+
+// Sample is how a handler has ended, as far as its time tells about the load.
+type Sample int
+
+// The samples.
+const (
+	WorkedSample   Sample = iota
+	FailedSample          // with an error of the server's, or with an answer that is not known
+	StreamedSample        // its time is that of a stream, or of a connection that it has taken over
+)
 
 // Exchange is a request and its answer, as a framework implements them.
 type Exchange interface {
@@ -58,6 +68,8 @@ type Exchange interface {
 	Tier() policy.Tier
 	// Run calls the handler with this context, and reports whether it has answered.
 	Run(ctx context.Context) (answered bool)
+	// Sample returns how the handler has ended, when Run has returned or panicked.
+	Sample() Sample
 	// GiveUp answers for a handler that did not before its context ended.
 	GiveUp(policy.Denial)
 	// Waits is called before the request waits for its turn, or for its client to leave.
@@ -138,7 +150,11 @@ func (m *Hold) run(request context.Context, x Exchange, key string, h held) {
 	ctx := mark.holding(h.Context(), m.kind, m.name, key)
 	defer func() {
 		m.typical.Add(time.Since(began))
-		if err := h.end(request); err != nil {
+		how := x.Sample()
+		if how == WorkedSample && (ctx.Err() != nil || guard.ClientContext(request).Err() != nil) {
+			how = FailedSample
+		}
+		if err := h.end(request, how); err != nil {
 			x.Report(err)
 		}
 	}()

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -33,10 +35,13 @@ func (h *holder) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if h.hooks.Skips(call) {
 		return handler(ctx, req)
 	}
-	h.Serve(ctx, &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) bool {
+	x := &exchange{holder: h, call: call, err: &err, sample: middleware.FailedSample} // unless the handler returns
+	x.run = func(ctx context.Context) bool {
 		resp, err = handler(ctx, req)
+		x.sample = sampleOf(err)
 		return !Silent(resp, err)
-	}})
+	}
+	h.Serve(ctx, x)
 	return resp, err
 }
 
@@ -45,7 +50,7 @@ func (h *holder) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if h.hooks.Skips(call) {
 		return handler(srv, stream)
 	}
-	h.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, run: func(ctx context.Context) bool {
+	h.Serve(ss.Context(), &exchange{holder: h, call: call, err: &err, sample: middleware.StreamedSample, run: func(ctx context.Context) bool {
 		stream.WithContext(ctx)
 		err = handler(srv, stream)
 		return true // a stream that ends is an answer
@@ -59,7 +64,19 @@ type exchange struct {
 	call   *grpcmw.Call
 	run    func(context.Context) (answered bool)
 	err    *error // what the interceptor returns
+	sample middleware.Sample
 	mark   middleware.Mark
+}
+
+// sampleOf returns how a handler with this error has ended. The codes are those that
+// OpenTelemetry's conventions take for errors of a server.
+func sampleOf(err error) middleware.Sample {
+	switch status.Code(err) {
+	case codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable, codes.DataLoss:
+		return middleware.FailedSample
+	default:
+		return middleware.WorkedSample
+	}
 }
 
 func (x *exchange) Mark() *middleware.Mark {
@@ -72,6 +89,8 @@ func (x *exchange) Key() (string, error) { return x.holder.key(x.call) }
 func (x *exchange) Tier() policy.Tier { return x.holder.tier(x.call) }
 
 func (x *exchange) Run(ctx context.Context) (answered bool) { return x.run(ctx) }
+
+func (x *exchange) Sample() middleware.Sample { return x.sample }
 
 func (x *exchange) GiveUp(d policy.Denial) { *x.err = x.holder.hooks.GivenUp(x.call, d) }
 

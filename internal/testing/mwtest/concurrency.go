@@ -1,9 +1,13 @@
 package mwtest
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/tiertest"
 )
 
 // heldWaiting returns the number of waiters of a held lock or a full semaphore, by the error of a call
@@ -46,6 +51,74 @@ func stands(t *rig, s *semaphore.Semaphore, inUse int) {
 func tierOf(r *http.Request) policy.Tier {
 	n, _ := strconv.Atoi(r.Header.Get("X-Tier"))
 	return policy.Tier(n)
+}
+
+// How a handler ends, for a capacity that adapts.
+const (
+	worked = iota
+	failed
+	streamed
+)
+
+type cancelKey struct{}
+
+// adaptiveEndings are handlers.
+var adaptiveEndings = []struct {
+	name   string
+	ending int
+	end    http.HandlerFunc
+}{
+	{"no answer", worked, func(http.ResponseWriter, *http.Request) {}},
+	{"an answer", worked, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "done") }},
+	{"an error of the client's", worked, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }},
+	{"an error of the server's", failed, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }},
+	{"a timeout", failed, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "late", http.StatusGatewayTimeout) }},
+	{"a panic", failed, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+	{"a client that left", failed, func(w http.ResponseWriter, r *http.Request) {
+		r.Context().Value(cancelKey{}).(context.CancelFunc)()
+		w.WriteHeader(http.StatusNoContent)
+	}},
+	{"events", streamed, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
+		_, _ = io.WriteString(w, "data: 1\n\n")
+		_ = http.NewResponseController(w).Flush()
+	}},
+	{"events that break off", streamed, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: 1\n\n")
+		panic(http.ErrAbortHandler)
+	}},
+	{"another protocol", streamed, func(w http.ResponseWriter, _ *http.Request) {
+		_ = must(hijack(w)).Close()
+	}},
+}
+
+func hijack(w http.ResponseWriter) (net.Conn, error) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	return conn, err
+}
+
+// connected is the writer of a request over a connection.
+type connected struct{ *httptest.ResponseRecorder }
+
+// Hijack implements http.Hijacker.
+func (connected) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, client := net.Pipe()
+	return conn, bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), client.Close()
+}
+
+// adapts returns the change of an adaptive capacity whose permits a handler has.
+func adapts(t *rig, end http.HandlerFunc, target time.Duration) int {
+	t.Helper()
+	return tiertest.Adapts(t.T, target, func(sem *semaphore.Semaphore) func() {
+		served := t.framework.Serve(end, Concurrency{Semaphore: sem, By: byID})
+		return func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ctx = context.WithValue(ctx, cancelKey{}, cancel)
+			served.ServeHTTP(connected{httptest.NewRecorder()}, must(http.NewRequestWithContext(ctx, http.MethodPost, Path+"1", http.NoBody)))
+		}
+	})
 }
 
 var concurrencyRows = append([]row{
@@ -176,6 +249,19 @@ var concurrencyRows = append([]row{
 		g.let()
 		awaitAnswer(t, low).is(http.StatusOK, "done")
 		stands(t, sem, 0)
+	}},
+	{"failures and streams do not raise an adaptive capacity, and streams do not lower it", func(t *rig) {
+		for _, e := range adaptiveEndings {
+			t.Run(e.name, func(t *rig) {
+				t.Parallel()
+				if got := adapts(t, e.end, time.Hour); got > 0 != (e.ending == worked) {
+					t.Errorf("a fast one changes the capacity by %d", got)
+				}
+				if got := adapts(t, e.end, time.Nanosecond); got < 0 != (e.ending != streamed) {
+					t.Errorf("a slow one changes the capacity by %d", got)
+				}
+			})
+		}
 	}},
 	{"the handler finds its permit", func(t *rig) {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -1,4 +1,5 @@
-// Package tiertest checks the tiers of a semaphore that several processes share, on any store.
+// Package tiertest checks the tiers of a semaphore that several processes share, on any store, and
+// what an adaptive capacity is told by a middleware.
 package tiertest
 
 import (

@@ -5,9 +5,12 @@ import (
 	"maps"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/testing/tiertest"
 )
 
 var errDeclined = errors.New("declined")
@@ -73,6 +76,35 @@ func chargedStatuses[C Context, K ~func(C) (string, error), M any](t *testing.T,
 			}
 			if answers[http.StatusPaymentRequired] != 5 || answers[http.StatusTooManyRequests] != 45 {
 				t.Errorf("%v", answers)
+			}
+		})
+	}
+}
+
+// samples tests that an error that a handler returns is a failure to an adaptive capacity, unless its
+// status is known and none of the server's.
+func samples[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	for name, c := range map[string]struct {
+		err    error
+		worked bool
+	}{
+		"no status":            {errDeclined, false},
+		"the server's status":  {v.HTTPError(http.StatusBadGateway, "down"), false},
+		"the client's status":  {v.HTTPError(http.StatusConflict, "again"), true},
+		"none after an answer": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, target := range []time.Duration{time.Hour, time.Nanosecond} {
+				change := tiertest.Adapts(t, target, func(sem *semaphore.Semaphore) func() {
+					app := App[C, M]{Route: "/:id", Handler: func(C) error { return c.err }}
+					app.Use = append(app.Use, v.Concurrency(sem, v.ByParam("id")))
+					h := v.Serve(app)
+					return func() { send(h, http.MethodPost, "/1") }
+				})
+				if target == time.Hour && change > 0 != c.worked || target < time.Hour && change >= 0 {
+					t.Errorf("with a target of %v the capacity changes by %d", target, change)
+				}
 			}
 		})
 	}

@@ -86,6 +86,7 @@ func Run[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C
 	t.Run("body limit", func(t *testing.T) { bodyLimit(t, v) })
 	t.Run("refused behind a guard", func(t *testing.T) { refusedBehindGuard(t, v) })
 	t.Run("charged statuses", func(t *testing.T) { chargedStatuses(t, v) })
+	t.Run("samples", func(t *testing.T) { samples(t, v) })
 	t.Run("what is not returned", func(t *testing.T) { notReturned(t, v) })
 }
 
