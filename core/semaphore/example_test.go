@@ -190,3 +190,23 @@ func ExampleLatch() {
 	jobs.Wait()
 	// Output: all imported
 }
+
+// Low requests find the door closed while critical ones pass. The server says which is which.
+func ExampleSemaphore_Tier() {
+	door, err := semaphore.New(memstore.New(), "door", 10)
+	if err != nil {
+		panic(err)
+	}
+	critical, low := door.Tier(semaphore.Critical), door.Tier(semaphore.Low)
+
+	ctx := context.Background()
+	served := 0
+	for range 20 { // and none of them ends
+		if _, err := low.TryAcquire(ctx, "global"); err == nil {
+			served++
+		}
+	}
+	_, err = critical.TryAcquire(ctx, "global")
+	fmt.Println(served, "of 20 low requests, and a critical one:", err)
+	// Output: 7 of 20 low requests, and a critical one: <nil>
+}

@@ -60,6 +60,9 @@
 // was released; no permit is revoked. While one of them is at the head of the queue, requests of
 // processes with a larger capacity wait behind it.
 //
+// In one process, [WithAdaptiveCapacity] finds the capacity by itself: the largest with which work
+// takes no longer than a target.
+//
 // # A permit is a lease
 //
 // A permit is held for a time ([WithTTL], 30 s), and renewed while its process is alive, so that

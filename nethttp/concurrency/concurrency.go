@@ -64,6 +64,12 @@ import (
 //
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
+// If the capacity adapts itself (semaphore.WithAdaptiveCapacity), the time of the handler is its
+// sample. Answers of 500 and above, panics, requests whose client has left and answers that are made
+// outside count only if they took longer than the target. Connections that the handler takes over,
+// other protocols, and streams of events (text/event-stream) do not count. The handler of another
+// stream calls Void of its permit. A wait for the permit does not count.
+//
 // Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], nethttp.Unless,
 // nethttp.OnError and nethttp.OnDeny, and the options of package policy for every middleware. New panics if sem or key
 // is nil; the returned function panics if the handler is nil.

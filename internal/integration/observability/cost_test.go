@@ -76,10 +76,15 @@ func TestCostOfADecisionInAllocations(t *testing.T) {
 		}
 		lock := telemetry.NewLock(p, tokenbucket.ScopeName, "carts", nil)
 		if n := testing.AllocsPerRun(1000, func() {
-			lock.End(ctx, lock.Begin(ctx, true), telemetry.Acquired, nil)
+			lock.End(ctx, lock.Begin(ctx, true), nil, telemetry.Acquired, nil)
 			lock.Ended(ctx, lock.Hold(ctx), telemetry.Released)
 		}); n != 0 {
 			t.Errorf("%s: that of a lock costs %v allocations", s.name, n)
+		}
+		permits := telemetry.NewSemaphore(p, tokenbucket.ScopeName, "reports", nil)
+		tier := permits.Tier("low")
+		if n := testing.AllocsPerRun(1000, func() { permits.End(ctx, permits.Begin(ctx, false), tier, telemetry.Busy, nil) }); n != 0 {
+			t.Errorf("%s: that of a tier costs %v allocations", s.name, n)
 		}
 		guard := telemetry.NewIdempotency(p, slog.New(slog.DiscardHandler), tokenbucket.ScopeName, "orders", nil)
 		if n := testing.AllocsPerRun(1000, func() {

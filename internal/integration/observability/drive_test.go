@@ -268,9 +268,18 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 		}
 		_ = permit.Release(ctx)
 	})
+	for tier := semaphore.Critical; tier <= semaphore.Background; tier++ {
+		w.request(func(ctx context.Context) {
+			permit := must(s.Tier(tier).Acquire(ctx, secretKey))
+			_, _ = other.Tier(tier).TryAcquire(ctx, secretKey) // busy
+			_ = permit.Release(ctx)
+		})
+	}
 	if broken == nil {
 		return
 	}
+	door := w.semaphore(w.memstore().Store, semaphore.WithAdaptiveCapacity(time.Second, 1, 10))
+	_ = must(door.Acquire(w.t.Context(), secretKey)).Release(w.t.Context())
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = s.Acquire(ctx, secretKey)
