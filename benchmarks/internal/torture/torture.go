@@ -126,16 +126,7 @@ func Run(ctx context.Context, o Options) (*report.Run, error) {
 		result.Faults = append(result.Faults, report.Fault{Name: f.Name, About: f.About})
 	}
 	r.log.Snapshot(func(records map[history.Place]*history.Record) {
-		faults := r.faults()
-		for i := range faults {
-			if f := &faults[i]; o.Untimed {
-				f.Stale, f.Replies, f.Turned = false, false, 0
-			}
-		}
-		for i := range r.subjects { // a caller counts as waiting after a time, too
-			r.subjects[i].Fair = r.subjects[i].Fair && !o.Untimed
-		}
-		result.Findings = check.Check(records, r.subjects, faults, o.Workers)
+		result.Findings = check.Check(records, r.subjects, r.faults(), check.Options{Workers: o.Workers, Untimed: o.Untimed})
 		result.Subjects = report.Counts(records, r.subjects)
 	})
 	for _, e := range r.log.Wrong() {

@@ -156,7 +156,7 @@ func TestAnswers(t *testing.T) {
 			test.plant(p)
 			var found []Violation
 			p.log.Snapshot(func(records map[history.Place]*history.Record) {
-				found = Check(records, workload.Subjects(), p.faults, 2).Violations
+				found = Check(records, workload.Subjects(), p.faults, Options{Workers: 2}).Violations
 			})
 			if test.want != "" && !also(found, test.want) {
 				t.Errorf("not found: %s", test.want)

@@ -63,18 +63,28 @@ type Findings struct {
 	Unknown int
 }
 
+// Options is how a run was, and is checked.
+type Options struct {
+	Workers int  // processes at a time
+	Untimed bool // nothing is judged by how long it took, or how many calls failed: the machine was busy
+}
+
 // checker is a check of one run.
 type checker struct {
+	Options
 	faults   []Fault // in their order
 	setbacks []setback
-
-	workers int // processes at a time
 	Findings
 }
 
-// Check checks all records of a run with a number of processes.
-func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault, workers int) Findings {
-	c := &checker{workers: workers, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
+// Check checks all records of a run.
+func Check(records map[history.Place]*history.Record, subjects []workload.Subject, faults []Fault, o Options) Findings {
+	c := &checker{Options: o, faults: slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })}
+	for i := range c.faults {
+		if f := &c.faults[i]; o.Untimed {
+			f.Stale, f.Replies, f.Turned = false, false, 0
+		}
+	}
 	which := func(lose func(Fault) bool) []Fault {
 		return slices.DeleteFunc(slices.Clone(c.faults), func(f Fault) bool { return !lose(f) })
 	}

@@ -575,7 +575,7 @@ func TestHistories(t *testing.T) {
 			test.plant(p)
 			var found []Violation
 			p.log.Snapshot(func(records map[history.Place]*history.Record) {
-				found = Check(records, workload.Subjects(), p.faults, 2).Violations
+				found = Check(records, workload.Subjects(), p.faults, Options{Workers: 2}).Violations
 			})
 			for _, v := range found {
 				if test.want == "" || !strings.Contains(v.Text, test.want) && !also(found, test.want) {
@@ -599,6 +599,27 @@ func also(found []Violation, text string) bool {
 	return false
 }
 
+// Of an untimed run, what took long is no violation, and two holders are one.
+func TestUntimed(t *testing.T) {
+	p := &planted{log: history.NewLog()}
+	p.hold("a", "fair", 0, 10, workload.Exclusive, 1)
+	p.call("b", "fair", 20, workload.Exclusive)(history.Granted, 60_000, 2, 61_000)
+	p.fault(0, 1500, stale)
+	for i := range 7 {
+		p.fails("a", workload.SteadyName, 10, 400+i, history.Unconfirmed)
+	}
+	p.hold("a", "lock", 0, 30, workload.Exclusive, 1)
+	p.hold("b", "lock", 10, 40, workload.Exclusive, 2)
+	for untimed, want := range map[bool]int{false: 3, true: 1} {
+		p.log.Snapshot(func(records map[history.Place]*history.Record) {
+			found := Check(records, workload.Subjects(), p.faults, Options{Workers: 2, Untimed: untimed}).Violations
+			if len(found) != want || !also(found, "two valid holders") {
+				t.Errorf("untimed %t: %v", untimed, found)
+			}
+		})
+	}
+}
+
 // A request of a tier must not be granted what it leaves to others.
 func TestReserves(t *testing.T) {
 	for name, other := range map[string]struct {
@@ -615,7 +636,7 @@ func TestReserves(t *testing.T) {
 		log.Add("b", history.Event{At: at(3990), Step: history.Called, Call: 99, Subject: "semaphore", N: 2, Reserve: 2})
 		log.Add("b", history.Event{At: at(4000), Step: history.Granted, Call: 99, N: 2})
 		log.Snapshot(func(records map[history.Place]*history.Record) {
-			found := Check(records, workload.Subjects(), nil, 2).Violations
+			found := Check(records, workload.Subjects(), nil, Options{Workers: 2}).Violations
 			if len(found) > 0 != other.wrong {
 				t.Errorf("beside one that was held %s: %v", name, found)
 			}

@@ -102,7 +102,7 @@ const patience = 10 * time.Second
 
 // stalls checks that, outside the time of faults, a key with waiters is not free for long.
 func (p *part) stalls() {
-	if len(p.Calls) == 0 {
+	if len(p.Calls) == 0 || p.Untimed {
 		return
 	}
 	var end int64

@@ -15,7 +15,7 @@ func (p *part) rates() {
 	slices.SortFunc(p.Charges, func(a, b history.Charge) int { return cmp.Compare(a.Called, b.Called) })
 	for _, epoch := range p.epochs() {
 		for _, l := range p.subject.Limits {
-			p.rate(epoch, float64(l.Rate), float64(l.Burst+l.Overdraft+p.subject.Block*int64(p.workers)))
+			p.rate(epoch, float64(l.Rate), float64(l.Burst+l.Overdraft+p.subject.Block*int64(p.Workers)))
 		}
 	}
 }
