@@ -49,7 +49,7 @@ func (s *Semaphore) acquire(ctx context.Context, key string, n int, wait bool) (
 	}
 	p := got.Owner().(*Permit)
 	if p.core != nil {
-		p.granted = got.Granted().Sub(p.core.adaptive.epoch)
+		p.sample.Store(int64(got.Granted().Sub(p.core.adaptive.epoch)) << outcomeBits)
 	}
 	return p, nil
 }

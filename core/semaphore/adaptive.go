@@ -169,28 +169,36 @@ func (a *adaptive) decide(peak int) (changed bool) {
 }
 
 // outcome is what a permit is as a sample.
-type outcome uint32
+type outcome int64
 
 const (
 	counts outcome = iota
 	countsIfSlow
 	never
 	ended // it was released
+
+	outcomeBits = 2
 )
+
+func outcomeOf(sample int64) outcome { return outcome(sample & (1<<outcomeBits - 1)) }
 
 // Failed reports, before the release, that the work under the permit has failed, or that its caller
 // has left. With [WithAdaptiveCapacity] the permit is then a sample only if it was held for longer
 // than the target: a fast failure must not raise the capacity, and work that is given up must lower
 // it. Otherwise, and after the release or [Permit.Void], it does nothing.
-func (p *Permit) Failed() { p.outcome.CompareAndSwap(uint32(counts), uint32(countsIfSlow)) }
+func (p *Permit) Failed() {
+	if old := p.sample.Load(); outcomeOf(old) == counts {
+		p.sample.CompareAndSwap(old, old|int64(countsIfSlow))
+	}
+}
 
 // Void reports, before the release, that the time of the permit says nothing about the load, as of
 // a stream or a connection that was taken over. With [WithAdaptiveCapacity] the permit is then no
 // sample. Otherwise, and after the release, it does nothing.
 func (p *Permit) Void() {
 	for {
-		old := p.outcome.Load()
-		if old == uint32(ended) || p.outcome.CompareAndSwap(old, uint32(never)) {
+		old := p.sample.Load()
+		if outcomeOf(old) == ended || p.sample.CompareAndSwap(old, old&^int64(ended)|int64(never)) {
 			return
 		}
 	}
@@ -201,7 +209,8 @@ func (p *Permit) end() {
 	if p.core == nil {
 		return
 	}
-	if how := outcome(p.outcome.Swap(uint32(ended))); how < never {
-		p.core.sample(p.granted, how == countsIfSlow)
+	old := p.sample.Or(int64(ended))
+	if how := outcomeOf(old); how < never {
+		p.core.sample(time.Duration(old>>outcomeBits), how == countsIfSlow)
 	}
 }

@@ -13,10 +13,9 @@ import (
 type Permit struct {
 	lease lease.Lease
 
-	// Of an adaptive capacity.
-	core    *core // nil without it
-	granted time.Duration
-	outcome atomic.Uint32
+	// Of an adaptive capacity. They are small: an allocation of a permit has no more room.
+	core   *core        // nil without it
+	sample atomic.Int64 // the outcome, and above its bits when the permit was granted
 }
 
 type contextKey struct{}
