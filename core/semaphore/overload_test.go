@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 var update = flag.Bool("update", false, "write the table into docs/overload.md")
@@ -73,6 +74,9 @@ type service struct {
 
 func newService(t *testing.T, g gate) *service {
 	t.Helper()
+	if testpace.Raced {
+		t.Skip("it is one goroutine, with nothing to race")
+	}
 	s := &service{T: t, random: rand.New(rand.NewPCG(7, 7))}
 	if g != nil {
 		s.low, s.high = g(t)
@@ -271,6 +275,9 @@ const tableHead = `| Gate | 1.5 × good | 3 × good | 3 × p99 | high / low at 3
 
 // The table of docs/overload.md. What is possible at 3 × is a third, or two thirds of the high requests.
 func TestOverload(t *testing.T) {
+	if testpace.Raced {
+		t.Skip("it is one goroutine, with nothing to race")
+	}
 	const possible = 1.0 / 3
 	rows := []outcome{
 		simulate(t, "none", nil),
