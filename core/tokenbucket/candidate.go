@@ -42,8 +42,9 @@ const candidateOf = internalBucket + "candidate/"
 
 // candidate is a second limiter beside a limiter. Nil is none.
 type candidate struct {
-	of   *Limiter
-	plan compiledPlan
+	of     *Limiter
+	plan   compiledPlan
+	source Plan // that was compiled
 }
 
 func newCandidate(of *Limiter, plan Plan) (*candidate, error) {
@@ -51,7 +52,7 @@ func newCandidate(of *Limiter, plan Plan) (*candidate, error) {
 		return nil, fmt.Errorf("%w: WithCandidate: nil plan", ErrInvalidLimit)
 	}
 	compiled, err := plan.compile(of.name)
-	return &candidate{of, compiled}, err
+	return &candidate{of, compiled, plan}, err
 }
 
 // decideCandidate counts the decision of the rule's candidate about a cost, unless the limiter is

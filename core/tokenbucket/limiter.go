@@ -115,7 +115,7 @@ func (l *Limiter) SetPlan(plan Plan) error {
 	if err != nil {
 		return err
 	}
-	return l.change(func(r *compiledRule) { r.plan, r.text = compiled, settingsOf(plan).Text }, true)
+	return l.change(func(r *compiledRule) { r.plan, r.source, r.text = compiled, plan, settingsOf(plan).Text }, true)
 }
 
 // FixedPlan reports whether decisions need no context to choose a plan: neither the plan nor the

@@ -29,8 +29,13 @@ import (
 // lengths. The number of keys and prefixes has no bound: a decision looks up the key, and searches
 // the lengths. [New] and [Limiter.SetPlan] compile all plans once, and refuse the whole plan if one
 // of them makes no sense, with the prefix in the error's text but not a key. Overrides keeps a copy
-// of by.
-func Overrides(base Plan, by map[string]Plan) Plan { return &overriddenPlan{base, maps.Clone(by)} }
+// of by. If base has overrides itself, by takes the place of these.
+func Overrides(base Plan, by map[string]Plan) Plan {
+	if o, ok := base.(*overriddenPlan); ok {
+		base = o.base
+	}
+	return &overriddenPlan{base, maps.Clone(by)}
+}
 
 type overriddenPlan struct {
 	base Plan
@@ -38,11 +43,8 @@ type overriddenPlan struct {
 }
 
 func (o *overriddenPlan) compile(limiter string) (compiledPlan, error) {
-	switch o.base.(type) {
-	case nil:
+	if o.base == nil {
 		return compiledPlan{}, fmt.Errorf("%w: Overrides: nil base", ErrInvalidLimit)
-	case *overriddenPlan:
-		return compiledPlan{}, fmt.Errorf("%w: Overrides of Overrides", ErrInvalidLimit)
 	}
 	compiled, err := o.base.compile(limiter)
 	if err != nil {

@@ -70,6 +70,16 @@ func TestOverridesOfKeys(t *testing.T) {
 	}
 }
 
+func TestOverridesOfOverridesTakeTheirPlace(t *testing.T) {
+	plan := tokenbucket.Overrides(tokenbucket.PerHour(1), byKey{"a": tokenbucket.PerHour(2), "b*": tokenbucket.PerHour(3)})
+	l, _ := newLimiter(t, tokenbucket.Overrides(plan, byKey{"c": tokenbucket.PerHour(4)}))
+	for key, want := range map[string]string{"a": "1", "b": "1", "c": "4"} {
+		if got := capacities(t, l, key); got != want {
+			t.Errorf("%s has limits of %q, want %q", key, got, want)
+		}
+	}
+}
+
 // Used tokens stay used when a key gets an override, or loses it.
 func TestOverridesKeepUsedTokens(t *testing.T) {
 	l, _ := newLimiter(t, tokenbucket.PerDay(10))
@@ -117,7 +127,6 @@ func TestOverridesRefused(t *testing.T) {
 		want string
 	}{
 		"nil base":             {tokenbucket.Overrides(nil, byKey{secret: limit}), "Overrides: nil base"},
-		"a base of overrides":  {tokenbucket.Overrides(tokenbucket.Overrides(limit, nil), nil), "Overrides of Overrides"},
 		"a base without sense": {tokenbucket.Overrides(tokenbucket.PerHour(0), nil), "0"},
 		"no function as base":  {tokenbucket.Overrides(tokenbucket.PlanFunc(nil), nil), "nil PlanFunc"},
 		"an empty key":         {tokenbucket.Overrides(limit, byKey{"": limit, secret: limit}), "Overrides: pattern 1 of 2 in byte order: key is empty"},

@@ -32,8 +32,23 @@ func (l *Limiter) SetRule(r Rule) error {
 		}
 	}
 	return l.change(func(rule *compiledRule) {
-		rule.plan, rule.text, rule.enforcement, rule.candidate = compiled, settingsOf(r.Plan).Text, e, c
+		rule.plan, rule.source, rule.text = compiled, r.Plan, settingsOf(r.Plan).Text
+		rule.enforcement, rule.candidate = e, c
 	}, true)
+}
+
+// Rule returns the present rule, as it was set: with it SetRule undoes a later one. The share of its
+// enforcement is that of [Limiter.Enforcement], but for a mode that has none.
+func (l *Limiter) Rule() Rule {
+	compiled := l.rule.Load()
+	r := Rule{Plan: compiled.source, Enforcement: compiled.enforcement}
+	if r.Enforcement.Mode != Enforce {
+		r.Enforcement.Share = 0
+	}
+	if c := compiled.candidate; c != nil {
+		r.Candidate = c.source
+	}
+	return r
 }
 
 // compiledRule is a rule as a limiter uses it. It is replaced as a whole.
@@ -42,6 +57,7 @@ type compiledRule struct {
 	twin  *fixedPlan // plan.fixed in shadow, or nil
 
 	plan        compiledPlan
+	source      Plan   // that was compiled
 	text        string // of the plan, in settings
 	enforcement Enforcement
 	limiter     uint64 // the hash of the limiter's name
@@ -55,7 +71,7 @@ func (l *Limiter) firstRule(plan Plan, c *config) (*compiledRule, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &compiledRule{plan: compiled, text: settingsOf(plan).Text, enforcement: Enforcement{Share: 1}}
+	r := &compiledRule{plan: compiled, source: plan, text: settingsOf(plan).Text, enforcement: Enforcement{Share: 1}}
 	r.limiter = hashOf(hashOf(hashOffset, l.name), "\x00")
 	if c.candidates {
 		if r.candidate, err = newCandidate(l, c.candidate); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,6 +53,32 @@ func TestSetRule(t *testing.T) {
 	}
 	if err := l.SetCandidate(nil); !errors.Is(err, tokenbucket.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// What Rule returns can be set again.
+func TestRule(t *testing.T) {
+	chosen := tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) { return tokenbucket.PerDay(1), nil })
+	limits := tokenbucket.Limits{tokenbucket.PerDay(9), tokenbucket.PerHour(3)}
+	for _, want := range []tokenbucket.Rule{
+		{Plan: tokenbucket.PerDay(1), Enforcement: tokenbucket.Enforcement{Share: 1}},
+		{Plan: limits, Enforcement: inShadow, Candidate: tokenbucket.PerDay(2)},
+		{Plan: tokenbucket.Overrides(chosen, byKey{"k": limits}), Enforcement: isOff, Candidate: limits},
+		{Plan: tokenbucket.Unlimited(), Enforcement: tokenbucket.Enforcement{Share: 0.1}, Candidate: tokenbucket.Unlimited()},
+	} {
+		l, _ := newLimiter(t, tokenbucket.PerDay(5))
+		ok(t, l.SetRule(want))
+		for range 2 {
+			if got := l.Rule(); !reflect.DeepEqual(got, want) {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+			ok(t, l.SetRule(l.Rule()))
+		}
+	}
+	l := must(tokenbucket.New(memstore.New(), "api", limits, tokenbucket.WithCandidate(tokenbucket.PerDay(2))))
+	ok(t, l.SetPlan(tokenbucket.PerDay(7)))
+	if got := l.Rule(); got != (tokenbucket.Rule{Plan: tokenbucket.PerDay(7), Enforcement: tokenbucket.Enforcement{Share: 1}, Candidate: tokenbucket.PerDay(2)}) {
+		t.Errorf("%+v", got)
 	}
 }
 
