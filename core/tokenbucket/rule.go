@@ -17,23 +17,42 @@ type Rule struct {
 // SetRule is [Limiter.SetPlan], [Limiter.SetEnforcement] and [Limiter.SetCandidate] in one step:
 // every decision is by the former rule or by this one. Its errors are theirs, and change nothing.
 func (l *Limiter) SetRule(r Rule) error {
-	compiled, err := l.compile(r.Plan)
+	set, err := l.PrepareRule(r)
 	if err != nil {
 		return err
 	}
+	return set()
+}
+
+// PrepareRule is [Limiter.SetRule] in two steps, for a change of several mechanisms: it compiles the
+// rule, and changes nothing. set puts the rule in force, at once and as often as it is called; its
+// error is [ErrClosed].
+func (l *Limiter) PrepareRule(r Rule) (set func() error, err error) {
+	compiled, err := l.compile(r.Plan)
+	if err != nil {
+		return nil, err
+	}
 	e, err := r.Enforcement.check()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var c *candidate
 	if r.Candidate != nil {
 		if c, err = newCandidate(l, r.Candidate); err != nil {
-			return err
+			return nil, err
 		}
 	}
+	text := settingsOf(r.Plan).Text
+	return func() error {
+		return l.setRule(&compiledRule{plan: compiled, source: r.Plan, text: text, enforcement: e, candidate: c})
+	}, nil
+}
+
+// setRule replaces what a rule has of a compiled one.
+func (l *Limiter) setRule(r *compiledRule) error {
 	return l.change(func(rule *compiledRule) {
-		rule.plan, rule.source, rule.text = compiled, r.Plan, settingsOf(r.Plan).Text
-		rule.enforcement, rule.candidate = e, c
+		rule.plan, rule.source, rule.text = r.plan, r.source, r.text
+		rule.enforcement, rule.candidate = r.enforcement, r.candidate
 	}, true)
 }
 

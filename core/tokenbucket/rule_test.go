@@ -56,6 +56,28 @@ func TestSetRule(t *testing.T) {
 	}
 }
 
+func TestPrepareRule(t *testing.T) {
+	l, _ := newLimiter(t, tokenbucket.PerDay(1))
+	set := must(l.PrepareRule(tokenbucket.Rule{Plan: tokenbucket.PerDay(3), Candidate: tokenbucket.PerDay(2)}))
+	if _, err := l.PrepareRule(tokenbucket.Rule{Plan: tokenbucket.PerDay(0)}); !errors.Is(err, tokenbucket.ErrInvalidLimit) {
+		t.Error(err)
+	}
+	if got := l.Rule(); got.Plan != tokenbucket.PerDay(1) || got.Candidate != nil {
+		t.Errorf("it is in force before it is set: %+v", got)
+	}
+	for range 2 {
+		ok(t, set())
+		if got := l.Rule(); got.Plan != tokenbucket.PerDay(3) || got.Candidate != tokenbucket.PerDay(2) {
+			t.Errorf("it is not in force: %+v", got)
+		}
+		ok(t, l.SetPlan(tokenbucket.PerDay(1)))
+	}
+	ok(t, l.Close())
+	if err := set(); !errors.Is(err, tokenbucket.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 // What Rule returns can be set again.
 func TestRule(t *testing.T) {
 	chosen := tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) { return tokenbucket.PerDay(1), nil })
