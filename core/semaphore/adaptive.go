@@ -68,6 +68,7 @@ type adaptive struct {
 
 	mu            sync.Mutex
 	set           lease.Adaptive
+	off           bool          // no sample counts
 	began         time.Duration // the window, since epoch
 	samples, slow int           // in the window
 }
@@ -111,17 +112,18 @@ func (s *Semaphore) SetAdaptiveCapacity(target time.Duration, floor, ceiling int
 	if err := checkAdaptive(&set); err != nil {
 		return fmt.Errorf("semaphore: SetAdaptiveCapacity: %w", err)
 	}
-	a.mu.Lock()
-	a.set = set
-	a.capacity.Store(min(max(a.capacity.Load(), int64(floor)), int64(ceiling)))
-	a.begin(time.Since(a.epoch))
-	s.pool.Peak()
-	a.mu.Unlock()
-	s.pool.Resize()
-	config := *s.config
-	config.Adaptive = &set
-	s.namesake.Change(settings(&config, floor))
+	s.changeRule(func(r *compiledRule) { a.change(s.pool, set, r.Off) })
 	return nil
+}
+
+// change replaces the settings, and begins a window. The capacity stays, within the bounds.
+func (a *adaptive) change(pool *lease.Pool, set lease.Adaptive, off bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.set, a.off = set, off
+	a.capacity.Store(min(max(a.capacity.Load(), int64(set.Floor)), int64(set.Ceiling)))
+	a.begin(time.Since(a.epoch))
+	pool.Peak()
 }
 
 // begin begins a window. The caller holds mu.
@@ -133,7 +135,7 @@ func (c *core) sample(granted time.Duration, failed bool) {
 	now := time.Since(a.epoch)
 	a.mu.Lock()
 	slow := now-granted > a.set.Target
-	if failed && !slow {
+	if a.off || failed && !slow {
 		a.mu.Unlock()
 		return
 	}

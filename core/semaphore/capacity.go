@@ -3,6 +3,7 @@ package semaphore
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
@@ -15,12 +16,6 @@ func checkCapacity(n int) error {
 		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidCapacity, n, store.MaxCapacity)
 	}
 	return nil
-}
-
-// capacities are the capacities of keys.
-type capacities struct {
-	base  int
-	byKey *keymatch.Table[int] // nil if no key has one of its own
 }
 
 // SetCapacity changes the capacity of every key that [WithCapacityFunc] does not set, in this
@@ -49,27 +44,31 @@ func (s *Semaphore) SetCapacity(n int) error { return s.SetCapacities(n, nil) }
 // different lengths. Then no capacity is changed. The error names a prefix, and no key. With
 // [WithAdaptiveCapacity] every call returns an error that matches ErrInvalidCapacity.
 func (s *Semaphore) SetCapacities(base int, byKey map[string]int) error {
-	if err := checkCapacity(base); err != nil {
-		return err
-	}
 	if s.adaptive != nil {
 		return fmt.Errorf("%w: WithAdaptiveCapacity decides about it; use SetAdaptiveCapacity", ErrInvalidCapacity)
 	}
-	c := &capacities{base: base}
-	if len(byKey) > 0 {
-		var err error
-		c.byKey, err = keymatch.New(byKey, func(n int) (int, error) { return n, checkCapacity(n) })
-		switch {
-		case errors.Is(err, ErrInvalidCapacity):
-			return fmt.Errorf("semaphore: SetCapacities: %w", err)
-		case err != nil:
-			return fmt.Errorf("%w: SetCapacities: %w", ErrInvalidKey, err)
-		}
+	table, err := compileCapacities(base, byKey)
+	if err != nil {
+		return err
 	}
-	s.capacities.Store(c)
-	s.pool.Resize()
-	s.namesake.Change(settings(s.config, base))
+	byKey = maps.Clone(byKey)
+	s.changeRule(func(r *compiledRule) { r.Capacity, r.ByKey, r.byKey = base, byKey, table })
 	return nil
+}
+
+// compileCapacities returns the capacities of keys, or nil if none has one of its own.
+func compileCapacities(base int, byKey map[string]int) (*keymatch.Table[int], error) {
+	if err := checkCapacity(base); err != nil || len(byKey) == 0 {
+		return nil, err
+	}
+	table, err := keymatch.New(byKey, func(n int) (int, error) { return n, checkCapacity(n) })
+	switch {
+	case errors.Is(err, ErrInvalidCapacity):
+		return nil, fmt.Errorf("semaphore: SetCapacities: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: SetCapacities: %w", ErrInvalidKey, err)
+	}
+	return table, nil
 }
 
 // Capacity returns the capacity that a request for the key uses now, which with
@@ -80,10 +79,13 @@ func (s *Semaphore) Capacity(key string) (int, error) {
 	if err := s.pool.CheckKey(key); err != nil {
 		return 0, err
 	}
-	return s.capacityOf(s.config, key)
+	return s.capacityOf(s.rule.Load(), s.config, key)
 }
 
-func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
+func (c *core) capacityOf(rule *compiledRule, config *lease.Config, key string) (int, error) {
+	if rule.Off {
+		return store.MaxCapacity, nil
+	}
 	if config.CapacityOf != nil {
 		if n := config.CapacityOf(key); n != 0 {
 			return n, checkCapacity(n)
@@ -92,11 +94,10 @@ func (c *core) capacityOf(config *lease.Config, key string) (int, error) {
 	if c.adaptive != nil {
 		return int(c.adaptive.capacity.Load()), nil
 	}
-	capacities := c.capacities.Load()
-	if n, ok := capacities.byKey.Get(key); ok {
+	if n, ok := rule.byKey.Get(key); ok {
 		return n, nil
 	}
-	return capacities.base, nil
+	return rule.Capacity, nil
 }
 
 // weigh returns the capacity and the reserve that a request of a weight is sent with.
@@ -104,8 +105,9 @@ func (c *core) weigh(config *lease.Config, key string, n int) (capacity, reserve
 	if n < 1 {
 		return 0, 0, fmt.Errorf("%w: %d is less than 1", ErrInvalidWeight, n)
 	}
-	if capacity, err = c.capacityOf(config, key); err == nil {
-		reserve = c.reserveOf(config, capacity)
+	rule := c.rule.Load()
+	if capacity, err = c.capacityOf(rule, config, key); err == nil {
+		reserve = reserveOf(rule, config, capacity)
 	}
 	switch {
 	case err != nil:

@@ -84,6 +84,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
@@ -103,13 +104,13 @@ type Semaphore struct {
 
 // core is shared by a Semaphore and its variants ([Semaphore.With]).
 type core struct {
-	pool       *lease.Pool
-	capacities atomic.Pointer[capacities]
-	shares     atomic.Pointer[TierShares]
-	tiers      [Background + 1]tierTelemetry
-	adaptive   *adaptive // nil without one
-	unobserve  func()    // it; nil without one
-	namesake   *namesake.Member
+	pool      *lease.Pool
+	changing  sync.Mutex // of the rule
+	rule      atomic.Pointer[compiledRule]
+	tiers     [Background + 1]tierTelemetry
+	adaptive  *adaptive // nil without one
+	unobserve func()    // it; nil without one
+	namesake  *namesake.Member
 }
 
 // New returns a Semaphore that keeps its permits in store, under name, with a capacity for each
@@ -136,8 +137,11 @@ func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore
 		return nil, err
 	}
 	c := &core{adaptive: adaptive, namesake: namesake.Join(st, config.Logger, "semaphore", name, settings(config, capacity))}
-	c.capacities.Store(&capacities{base: capacity})
-	c.shares.Store(&TierShares{Normal: 0.9, Low: 0.7, Background: 0.5})
+	rule := &compiledRule{Rule: Rule{Tiers: TierShares{Normal: 0.9, Low: 0.7, Background: 0.5}}}
+	if adaptive == nil {
+		rule.Capacity = capacity
+	}
+	c.rule.Store(rule)
 	c.pool = lease.NewPool(st, lease.Mechanism{
 		Kind: store.SemaphoreKind, Name: name, Key: contextKey{},
 		ErrReleased: ErrReleased, ErrExpired: ErrExpired, ErrLost: ErrLost, ErrInvalidKey: ErrInvalidKey, ErrNotAcquired: ErrNotAcquired,

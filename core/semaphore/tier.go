@@ -91,15 +91,14 @@ func (s *Semaphore) SetTierShares(shares TierShares) error {
 	if err := shares.check(); err != nil {
 		return err
 	}
-	s.shares.Store(&shares)
-	s.pool.Resize()
+	s.changeRule(func(r *compiledRule) { r.Tiers = shares })
 	return nil
 }
 
-func (c *core) reserveOf(config *lease.Config, capacity int) int {
+func reserveOf(rule *compiledRule, config *lease.Config, capacity int) int {
 	switch {
 	case config.Tier > 0:
-		return c.shares.Load().reserve(Tier(config.Tier), capacity)
+		return rule.Tiers.reserve(Tier(config.Tier), capacity)
 	case config.ReserveShare > 0:
 		return shareOf(capacity, config.ReserveShare)
 	}
