@@ -127,10 +127,15 @@ var bad = []struct {
 	}},
 	{"a semaphore in shadow", "semaphores: { a: { mode: shadow } }", true, []string{`1:26: semaphores.a.mode: it is "shadow"; want one of enforce or off`}},
 	{"a limit of a semaphore", "semaphores: { a: { limit: 5/1m } }", true, []string{`1:20: semaphores.a: the field "limit" is not known; want capacity, max, min,`}},
-	{"a tier that is none", "semaphores: { a: { tiers: { critical: 10%, low: 101% } } }", true, []string{
-		`1:29: semaphores.a.tiers: the field "critical" is not known; want background, low or normal`, `1:49: semaphores.a.tiers.low: it is "101%"`,
+	{"a tier that is none", "semaphores: { a: { tiers: { critical: 10%, normal: 90%, low: 101%, background: 1% } } }", true, []string{
+		`1:29: semaphores.a.tiers: the field "critical" is not known; want background, low or normal`, `1:62: semaphores.a.tiers.low: it is "101%"`,
 	}},
-	{"no tiers", "semaphores: { a: { tiers: {} }, b: { tiers: 90% } }", true, []string{"1:20: semaphores.a.tiers: it has no tier", `1:45: semaphores.b.tiers: it is "90%"; want a mapping`}},
+	{"tiers in part", "semaphores: { a: { tiers: { low: 70%, background: 50% } }, b: { tiers: 90% } }", true, []string{
+		"1:20: semaphores.a.tiers: it has no normal: all three", `1:72: semaphores.b.tiers: it is "90%"; want a mapping`,
+	}},
+	{"a lower tier that has more", "semaphores: { a: { tiers: { background: 80%, low: 70%, normal: 60% } } }", false, []string{
+		"1:29: semaphores.a.tiers.background: it is more than that of low", "1:46: semaphores.a.tiers.low: it is more than that of normal",
+	}},
 	{"tiers without their semaphore", "tiers: { low: 70% }\nsemaphores: { tiers: { low: 70% } }", true, []string{`1:1: the field "tiers" is not known`, `2:24: semaphores.tiers: the field "low" is not known`}},
 	{"tiers of a limiter", "limits: { a: { tiers: { low: 70% } } }", true, []string{`1:16: limits.a: the field "tiers" is not known`}},
 	{"max below min", "semaphores: { a: { min: 10, max: 9, target: 1s } }", false, []string{"1:20: semaphores.a.min: it is 10, more than max, which is 9"}},

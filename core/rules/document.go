@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -270,10 +269,8 @@ func (r *reader) semaphoreFields(rule *semaphoreRule) fields {
 		"mode":     func(e entry) { rule.mode = r.oneOf(e, modeEnforce, modeOff) },
 		"tiers": func(e entry) {
 			rule.tiers = &tiers{}
-			given := r.fields(e.value, e.path, "a mapping with normal, low or background", r.tierFields(rule.tiers))
-			if given != nil && len(given) == 0 {
-				r.fail(e.node, e.path, "it has no tier")
-			}
+			given := r.fields(e.value, e.path, "a mapping with normal, low and background", r.tierFields(rule.tiers))
+			r.checkTiers(e, given, rule.tiers)
 		},
 		"overrides": func(e entry) {
 			rule.overrides = make(map[string]int)
@@ -306,6 +303,29 @@ func (r *reader) tierFields(t *tiers) fields {
 		"normal":     func(e entry) { t.normal = r.share(e) },
 		"low":        func(e entry) { t.low = r.share(e) },
 		"background": func(e entry) { t.background = r.share(e) },
+	}
+}
+
+// checkTiers refuses tiers of which one is missing, since it would have what another document or the
+// program gave it, or of which one may use more than the tier above.
+func (r *reader) checkTiers(e entry, given map[string]ast.Node, t *tiers) {
+	if given == nil {
+		return
+	}
+	above, most := "", 1.0
+	for _, tier := range []struct {
+		name  string
+		share float64
+	}{{"normal", t.normal}, {"low", t.low}, {"background", t.background}} {
+		switch {
+		case given[tier.name] == nil:
+			r.fail(e.node, e.path, "it has no %s: all three tiers are given together", tier.name)
+		case tier.share > most:
+			r.fail(given[tier.name], e.path+"."+tier.name, "it is more than that of %s, the tier above", above)
+		}
+		if tier.share > 0 {
+			above, most = tier.name, tier.share
+		}
 	}
 }
 
@@ -490,5 +510,16 @@ func (o *overrides) checkKey(key string) error {
 	return nil
 }
 
-// modeOf returns the mode of a rule in a document, or empty if neither says one.
-func (d *document) modeOf(rule string) string { return cmp.Or(rule, d.mode) }
+// errorOf returns an error of a rule that only its mechanism finds, with its place.
+func (d *document) errorOf(m mechanism, err error) Error {
+	e := Error{Line: 1, Column: 1, Text: cut(err.Error())}
+	kind, name := m.id()
+	e.Path = join(kind, name)
+	if rule := d.limits[name]; kind == limits && rule != nil {
+		e.Line, e.Column, e.Path = rule.line, rule.column, rule.path
+	}
+	if rule := d.semaphores[name]; kind == semaphores && rule != nil {
+		e.Line, e.Column, e.Path = rule.line, rule.column, rule.path
+	}
+	return e
+}

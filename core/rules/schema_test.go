@@ -175,8 +175,6 @@ func (v validator) keyword(s object, keyword string, value any, path string) str
 				return p
 			}
 		}
-	case "minProperties":
-		return fail(isObject && float64(len(fields)) < limit)
 	case "maxProperties":
 		return fail(isObject && float64(len(fields)) > limit)
 	case "required":
