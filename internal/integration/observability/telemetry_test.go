@@ -22,6 +22,7 @@ func TestTelemetry(t *testing.T) {
 	driveNamesakes(w)
 	drivePresence(w)
 	driveConsole(w)
+	driveRules(w)
 	driveLocks(w, store, broken)
 	driveElection(w, store, broken)
 	driveSemaphore(w, store, broken)
