@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/lockkeeper/lockkeeper v0.2.0
 	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
+	github.com/lockkeeper/lockkeeper/core/rules v0.2.0
 	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
 	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
 	github.com/lockkeeper/lockkeeper/grpcmw v0.2.0
@@ -13,6 +14,7 @@ require (
 replace (
 	github.com/lockkeeper/lockkeeper => ../
 	github.com/lockkeeper/lockkeeper/core/pgstore => ../core/pgstore
+	github.com/lockkeeper/lockkeeper/core/rules => ../core/rules
 	github.com/lockkeeper/lockkeeper/echov5mw => ../echov5mw
 	github.com/lockkeeper/lockkeeper/ginmw => ../ginmw
 	github.com/lockkeeper/lockkeeper/grpcmw => ../grpcmw

@@ -18,6 +18,11 @@ func FuzzApply(f *testing.F) {
 	f.Add("semaphores: { reports: { capacity: 4, overrides: [{ keys: [big*], capacity: 8 }], tiers: { normal: 90%, low: .5%, background: 0.1% } } }")
 	f.Add("semaphores: { door: { min: 1, max: 1073741824, target: 1ms, mode: off, tiers: { normal: 100%, low: 100%, background: 100% } } }")
 	f.Add("mode: shadow\nlimits: { signup: { mode: enforce, enforce: 0.0001% }, api: { overrides: [{ keys: ['', \"\\0\"], limit: 1/1us }] } }")
+	for _, text := range rules.GoodDocuments() {
+		if len(text) < 1<<11 {
+			f.Add(text)
+		}
+	}
 	s := newService(f)
 	ok(f, s.signup.SetPlan(tokenbucket.Overrides(tokenbucket.PlanFunc(func(context.Context, string) (tokenbucket.Plan, error) {
 		return tokenbucket.PerSecond(1), nil

@@ -262,9 +262,9 @@ func (r *reader) semaphoreRule(e entry) *semaphoreRule {
 
 func (r *reader) semaphoreFields(rule *semaphoreRule) fields {
 	return fields{
-		"capacity": func(e entry) { rule.capacity = r.integer(e, 1, store.MaxCapacity) },
-		"min":      func(e entry) { rule.min = r.integer(e, 1, store.MaxCapacity) },
-		"max":      func(e entry) { rule.max = r.integer(e, 1, store.MaxCapacity) },
+		"capacity": func(e entry) { rule.capacity = r.positive(e, store.MaxCapacity) },
+		"min":      func(e entry) { rule.min = r.positive(e, store.MaxCapacity) },
+		"max":      func(e entry) { rule.max = r.positive(e, store.MaxCapacity) },
 		"target":   func(e entry) { rule.target = r.duration(e) },
 		"mode":     func(e entry) { rule.mode = r.oneOf(e, modeEnforce, modeOff) },
 		"tiers": func(e entry) {
@@ -294,7 +294,7 @@ func (r *reader) semaphoreItemFields(o *overrides, item *semaphoreItem) fields {
 	return fields{
 		"keys":     o.readKeys,
 		"comment":  r.comment,
-		"capacity": func(e entry) { item.capacity = r.integer(e, 1, store.MaxCapacity) },
+		"capacity": func(e entry) { item.capacity = r.positive(e, store.MaxCapacity) },
 	}
 }
 

@@ -23,3 +23,6 @@ func NamesIn(text string) (all []string) {
 	}
 	return all
 }
+
+// GoodDocuments returns the table of good documents by their names.
+func GoodDocuments() map[string]string { return good }

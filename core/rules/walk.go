@@ -165,9 +165,9 @@ func (w *walker) items(n ast.Node, path, want string, f func(n ast.Node, path st
 	}
 }
 
-// integer returns a whole number from least to most.
-func (w *walker) integer(e entry, least, most int) int {
-	want := fmt.Sprintf("a whole number from %d to %d", least, most)
+// positive returns a whole number from 1 to most.
+func (w *walker) positive(e entry, most int) int {
+	want := fmt.Sprintf("a whole number from 1 to %d", most)
 	if t := e.value.GetToken().Type; t == token.SingleQuoteType || t == token.DoubleQuoteType {
 		w.fail(e.value, e.path, "it is text, %s; want %s", describe(e.value), want)
 		return 0
@@ -177,7 +177,7 @@ func (w *walker) integer(e entry, least, most int) int {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most || strconv.Itoa(n) != text {
+	if err != nil || n < 1 || n > most || strconv.Itoa(n) != text {
 		w.fail(e.value, e.path, "it is %s; want %s", quote(text), want)
 		return 0
 	}
