@@ -32,28 +32,46 @@ type Program struct {
 
 // Main runs the program until it receives a signal to stop, and exits. A second signal ends it at
 // once.
-func (p Program) Main() {
+func (p Program) Main() { Main(p) }
+
+// Runner is a program: it runs until ctx ends, and returns its exit code.
+type Runner interface {
+	Run(ctx context.Context, args []string, stdout, stderr io.Writer) int
+}
+
+// Main runs a program as [Program.Main] does.
+func Main(r Runner) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	os.Exit(p.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(r.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // Run runs the program until ctx ends, and returns its exit code.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	p.Flags.SetOutput(stderr)
-	addr := p.Flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+	addr := AddrFlag(p.Flags)
 	redisURL := RedisFlag(p.Flags)
-	switch err := p.Flags.Parse(args); {
+	return Parse(p.Flags, args, stderr, func() error { return p.serve(ctx, *addr, *redisURL, stdout) })
+}
+
+// AddrFlag adds the flag -addr, whose value is for [Serve].
+func AddrFlag(flags *flag.FlagSet) *string {
+	return flags.String("addr", "127.0.0.1:8080", "`address` to listen on; port 0 takes a free one")
+}
+
+// Parse parses flags, runs the rest of the program, and returns its exit code.
+func Parse(flags *flag.FlagSet, args []string, stderr io.Writer, run func() error) int {
+	flags.SetOutput(stderr)
+	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil: // it has been printed
 		return 2
-	case p.Flags.NArg() > 0:
-		_, _ = fmt.Fprintf(stderr, "%s: unexpected argument %q\n", p.Flags.Name(), p.Flags.Arg(0))
+	case flags.NArg() > 0:
+		_, _ = fmt.Fprintf(stderr, "%s: unexpected argument %q\n", flags.Name(), flags.Arg(0))
 		return 2
 	}
-	if err := p.serve(ctx, *addr, *redisURL, stdout); err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s: %v\n", p.Flags.Name(), err)
+	if err := run(); err != nil {
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", flags.Name(), err)
 		return 1
 	}
 	return 0
@@ -70,6 +88,15 @@ func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Wri
 		return err
 	}
 	defer end()
+	// First no more requests, then what they have left to do, then (by the defers above) the rest.
+	err = Serve(ctx, addr, handler, stdout, " (store: "+kind+")")
+	ending, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	return errors.Join(err, st.Shutdown(ending))
+}
+
+// Serve serves requests until ctx ends, and then those in flight. It prints where, and a remark.
+func Serve(ctx context.Context, addr string, handler http.Handler, stdout io.Writer, remark string) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("-addr: %w", err)
@@ -77,14 +104,13 @@ func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Wri
 	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), kind)
+	_, _ = fmt.Fprintf(stdout, "listening on http://%s%s\n", listener.Addr(), remark)
 
 	select {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
 	}
-	// First no more requests, then what they have left to do, then (by the defers above) the rest.
 	ending, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	err = server.Shutdown(ending)
@@ -94,7 +120,7 @@ func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Wri
 	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
-	return errors.Join(err, st.Shutdown(ending))
+	return err
 }
 
 //go:embed page

@@ -27,7 +27,7 @@ type Running struct {
 }
 
 // Start starts a program on a free port. It is stopped at the end of the test.
-func Start(t testing.TB, p demo.Program, args ...string) *Running {
+func Start(t testing.TB, p demo.Runner, args ...string) *Running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	out, stdout := io.Pipe()
@@ -59,7 +59,7 @@ func Start(t testing.TB, p demo.Program, args ...string) *Running {
 }
 
 // Fails checks that a program says why it does not start with these arguments.
-func Fails(t testing.TB, p demo.Program, args ...string) {
+func Fails(t testing.TB, p demo.Runner, args ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	if code := p.Run(t.Context(), args, &stdout, &stderr); code == 0 || stderr.Len() == 0 || stdout.Len() > 0 {
