@@ -27,6 +27,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/memory"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/middleware"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/outage"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/overload"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/postgres"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/scaling"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/semaphores"
@@ -50,7 +51,7 @@ func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
 		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
-		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections, consoles.Sections,
+		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections, consoles.Sections, overload.Sections,
 	} {
 		all = append(all, some()...)
 	}
