@@ -54,8 +54,8 @@ var tableOfBehaviour = map[string]func(*testing.T){
 	"a stream holds until its end": TestStreamHoldsUntilItsEnd,
 }
 
-// The kinds of stores have their turns: newStore is that of all tests that run. The tests of the table
-// run beside each other.
+// The kinds of stores have their turns: newStore is that of all tests that run. The tests of the
+// table run beside each other.
 func TestTableOnStores(t *testing.T) {
 	for name, start := range redistest.Servers {
 		t.Run(name, func(t *testing.T) {

@@ -147,8 +147,8 @@ func WithMaxTaskBytes(n int) Option {
 	return func(c *config) { c.maxTaskBytes = n }
 }
 
-// WithMaxDocumentBytes sets the maximum memory of documents: 64 MiB by default. A document counts its
-// data, its names and 512 bytes. A full store refuses a new document, and a larger one, with
+// WithMaxDocumentBytes sets the maximum memory of documents: 64 MiB by default. A document counts
+// its data, its names and 512 bytes. A full store refuses a new document, and a larger one, with
 // store.ErrFull. It panics if n is less than 512.
 func WithMaxDocumentBytes(n int) Option {
 	if n < documentBytes {

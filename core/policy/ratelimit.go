@@ -57,7 +57,8 @@ func RetryJitter(most time.Duration) RateOption {
 // trial its own name. A request still waits for the store's decision.
 //
 // Shadow is fixed when the middleware is built. tokenbucket.Limiter's SetEnforcement puts a limiter
-// in shadow while it is in use, for all keys or some of them, and does not charge what it would deny.
+// in shadow while it is in use, for all keys or some of them, and does not charge what it would
+// deny.
 func Shadow() RateOption {
 	return setting.Func(func(s *setting.Settings) { s.Shadow = true })
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 )
 
-// FuzzApply looks for a document that Check accepts and mechanisms do not. Its names are those of the
-// mechanisms: others are optional.
+// FuzzApply looks for a document that Check accepts and mechanisms do not. Its names are those of
+// the mechanisms: others are optional.
 func FuzzApply(f *testing.F) {
 	f.Add("limits: { api: { limit: 5/1m, overrides: [{ keys: [k, l*], limits: [5/1s, 6/1m] }], candidate: 1/1h, enforce: 10% } }")
 	f.Add("mode: off\nlimits: { api: { limits: [10000/month from=15 in=Europe/Berlin, 100/1m strict burst=20 name=x counts=y overdraft=5 reset-on-change] } }")

@@ -1,8 +1,8 @@
 // Package rules has a document set how much limiters and semaphores admit, while the service runs.
 //
-// Code decides who is limited by what: the middleware, its key and its order. A document decides how
-// much, by the names of the mechanisms, and nothing else: no promise that a lock or a guard gives is
-// in it.
+// Code decides who is limited by what: the middleware, its key and its order. A document decides
+// how much, by the names of the mechanisms, and nothing else: no promise that a lock or a guard
+// gives is in it.
 //
 //	limits:
 //	  api:
@@ -21,9 +21,9 @@
 //	}
 //	defer r.Close()
 //
-// The source is a [File], a [Func], or a document of a [Store], which [Push] changes. A document is in
-// force as a whole or not at all; a bad one leaves the last good one in force, which [Rules.Applied],
-// a metric and the log say. What a document leaves out is as the program made it.
+// The source is a [File], a [Func], or a document of a [Store], which [Push] changes. A document is
+// in force as a whole or not at all; a bad one leaves the last good one in force, which
+// [Rules.Applied], a metric and the log say. What a document leaves out is as the program made it.
 //
 // docs/rules.md describes every field and every outcome, and schema.json the document for editors.
 package rules

@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	// maxLimits is how many limits a key has at most, and maxRate how many tokens a second come back
-	// at most.
+	// maxLimits is how many limits a key has at most, and maxRate how many tokens a second come
+	// back at most.
 	maxLimits, maxRate = 16, 1_000_000_000
 	// maxVersion bounds the version that a document gives itself, in bytes.
 	maxVersion = 64
@@ -99,12 +99,12 @@ func (n names) add(kind, name string) {
 	n[kind][name] = true
 }
 
-// Check returns an *[Errors] with all that is wrong with a document, or nil: what Check accepts, [Open]
-// and [Rules.Reload] accept, unless a mechanism has no such rule (a capacity of its own beside an
-// adaptive one).
+// Check returns an *[Errors] with all that is wrong with a document, or nil: what Check accepts,
+// [Open] and [Rules.Reload] accept, unless a mechanism has no such rule (a capacity of its own
+// beside an adaptive one).
 //
-// If known names are given, a rule for another name is an error, too. A name is the path of its rule,
-// such as limits.api and semaphores.door, or a bare one for either kind.
+// If known names are given, a rule for another name is an error, too. A name is the path of its
+// rule, such as limits.api and semaphores.door, or a bare one for either kind.
 func Check(document []byte, known ...string) error {
 	var may names
 	if len(known) > 0 {
@@ -306,8 +306,8 @@ func (r *reader) tierFields(t *tiers) fields {
 	}
 }
 
-// checkTiers refuses tiers of which one is missing, since it would have what another document or the
-// program gave it, or of which one may use more than the tier above.
+// checkTiers refuses tiers of which one is missing, since it would have what another document or
+// the program gave it, or of which one may use more than the tier above.
 func (r *reader) checkTiers(e entry, given map[string]ast.Node, t *tiers) {
 	if given == nil {
 		return
@@ -456,8 +456,8 @@ type overrides struct {
 	keys    []string       // of the item that is walked
 }
 
-// walk walks a list of overrides. item returns the fields of one, and what is called after them. Each
-// has keys, and exactly one of the fields called values.
+// walk walks a list of overrides. item returns the fields of one, and what is called after them.
+// Each has keys, and exactly one of the fields called values.
 func (o *overrides) walk(e entry, want string, item func(entry) (fields, func()), values ...string) {
 	o.items(e.value, e.path, "a list of overrides, such as { keys: [k], "+values[0]+": … }", func(n ast.Node, path string) {
 		o.keys = nil

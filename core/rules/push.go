@@ -128,9 +128,9 @@ func checkAuthor(by, why string) error {
 }
 
 // Push puts a document into a store, under a name, in the place of the version that the caller has
-// seen: 0 if there was none. It keeps the document with who has pushed it and why, among the last 20.
-// Processes that follow it ([Store]) have it within their interval, those that share the caller's
-// store at once. It returns the new version.
+// seen: 0 if there was none. It keeps the document with who has pushed it and why, among the last
+// 20. Processes that follow it ([Store]) have it within their interval, those that share the
+// caller's store at once. It returns the new version.
 //
 // The document is checked, without names: each process knows its own. The error is one of:
 //   - an *[Errors] if the document has errors;
@@ -241,9 +241,9 @@ func Present(ctx context.Context, st store.Documents, name string) (Version, err
 	return versionOf(d.Version, d.Data), nil
 }
 
-// History returns the last 20 versions of the document with a name, the newest first. The first one is
-// the present one, unless the document was removed. It lists all documents with rules of the store.
-// The error is the store's.
+// History returns the last 20 versions of the document with a name, the newest first. The first one
+// is the present one, unless the document was removed. It lists all documents with rules of the
+// store. The error is the store's.
 func History(ctx context.Context, st store.Documents, name string) ([]Version, error) {
 	present, err := Present(ctx, st, name)
 	if err != nil {

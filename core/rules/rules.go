@@ -43,8 +43,8 @@ type State uint8
 const (
 	// Current is the state while the document of the source is in force, as far as it can be read.
 	Current State = iota
-	// Stale is the state while an earlier document is in force: that of the source has errors, or the
-	// source could not be read three times in a row.
+	// Stale is the state while an earlier document is in force: that of the source has errors, or
+	// the source could not be read three times in a row.
 	Stale
 	// None is the state until Open has put the first document in force.
 	None
@@ -104,18 +104,18 @@ func Optional(names ...string) Option {
 	return func(c *config) { c.optional = append(c.optional, names...) }
 }
 
-// Every sets the longest time from one poll of the source to the next: 5 s by default, at least 10 ms.
-// Each is up to a tenth shorter, at random, so that processes do not read in step.
+// Every sets the longest time from one poll of the source to the next: 5 s by default, at least 10
+// ms. Each is up to a tenth shorter, at random, so that processes do not read in step.
 func Every(d time.Duration) Option { return func(c *config) { c.every = d } }
 
-// OnChange sets a function that is called after each change of what [Rules.Applied] returns, from one
-// goroutine at a time, but not for the document that Open has put in force. It must not call Reload
-// or Close.
+// OnChange sets a function that is called after each change of what [Rules.Applied] returns, from
+// one goroutine at a time, but not for the document that Open has put in force. It must not call
+// Reload or Close.
 func OnChange(f func(Applied)) Option { return func(c *config) { c.onChange = f } }
 
-// LastGood has Open begin with the last good version of the history if the document in the store has
-// errors. The rules are stale then, until the store has a good one. Without it Open fails. It is an
-// error for another source than [Store], since only that has a history.
+// LastGood has Open begin with the last good version of the history if the document in the store
+// has errors. The rules are stale then, until the store has a good one. Without it Open fails. It
+// is an error for another source than [Store], since only that has a history.
 func LastGood() Option { return func(c *config) { c.lastGood = true } }
 
 // WithLogger sets the logger: slog.Default() by default.
@@ -126,8 +126,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) { c.providers.Meter = p }
 }
 
-// Rules keep the rules of a process's mechanisms as the document of a source says. All methods may be
-// called concurrently.
+// Rules keep the rules of a process's mechanisms as the document of a source says. All methods may
+// be called concurrently.
 type Rules struct {
 	config
 	source     Source
@@ -159,11 +159,12 @@ type present struct {
 //
 // It returns an error, and changes nothing, if the first document cannot be read or is not accepted
 // (an *[Errors]), and for options that are none. After that, a bad document or a source that fails
-// changes nothing either: the last good document stays in force, [Applied] and the log say so, and it
-// ends with the next good document.
+// changes nothing either: the last good document stays in force, [Applied] and the log say so, and
+// it ends with the next good document.
 //
 // A document is put in force as a whole or not at all. Buckets, permits and waiters stay. Each
-// decision of a mechanism is by one document; two mechanisms of one request may see two for a moment.
+// decision of a mechanism is by one document; two mechanisms of one request may see two for a
+// moment.
 func Open(ctx context.Context, src Source, opts ...Option) (*Rules, error) {
 	r, err := newRules(src, opts)
 	if err != nil {
@@ -267,9 +268,9 @@ func (r *Rules) Inspect() inspect.Rules {
 	return i
 }
 
-// Reload reads the source now, and puts its document in force if that is another one. It returns nil
-// if the document of the source is in force, and otherwise why it is not: an *[Errors], the error of
-// the source, [ErrClosed], or the context's.
+// Reload reads the source now, and puts its document in force if that is another one. It returns
+// nil if the document of the source is in force, and otherwise why it is not: an *[Errors], the
+// error of the source, [ErrClosed], or the context's.
 func (r *Rules) Reload(ctx context.Context) error { return r.load(ctx, true) }
 
 // Close stops following the source. What is in force stays so. It waits for a read in flight, and

@@ -119,8 +119,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A file that is bad, empty or gone leaves the last good document in force, and says so until there is
-// a good one.
+// A file that is bad, empty or gone leaves the last good document in force, and says so until there
+// is a good one.
 func TestFileThatIsBad(t *testing.T) {
 	t.Parallel()
 	d := directory{t, t.TempDir()}

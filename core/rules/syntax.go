@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// MaxDocument is the largest size of a document in bytes: 1 MiB, less 4 KiB for what [Push] keeps
-	// with it in the store.
+	// MaxDocument is the largest size of a document in bytes: 1 MiB, less 4 KiB for what [Push]
+	// keeps with it in the store.
 	MaxDocument = 1<<20 - 4<<10
 
 	// maxDepth bounds how deep mappings and sequences may nest, twice as deep as any rule does,
@@ -29,8 +29,8 @@ const secondDocument = "a second document begins here; want one"
 // byteOrderMark is what some editors begin a file with.
 var byteOrderMark = []byte("\ufeff")
 
-// parse returns the syntax tree of a document. What YAML has beyond mappings, sequences and scalars is
-// refused before the parser sees it. The error is an *Errors.
+// parse returns the syntax tree of a document. What YAML has beyond mappings, sequences and scalars
+// is refused before the parser sees it. The error is an *Errors.
 func parse(text []byte) (body ast.Node, err error) {
 	text = bytes.TrimPrefix(text, byteOrderMark)
 	if e := checkText(text); e != nil {
@@ -97,8 +97,8 @@ var refused = map[token.Type]string{
 // maxRefused bounds the errors about tokens: a text that is no document may consist of them.
 const maxRefused = 100
 
-// checkTokens returns the tokens that are refused, and the place at which the document nests too deep
-// or has too many keys in one mapping.
+// checkTokens returns the tokens that are refused, and the place at which the document nests too
+// deep or has too many keys in one mapping.
 func checkTokens(tokens token.Tokens) (list []Error) {
 	fail := func(t *token.Token, text string) {
 		if len(list) < maxRefused {

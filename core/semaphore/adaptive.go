@@ -40,8 +40,8 @@ const (
 //
 // It is an option of [New], which returns an error unless the store is one of this process alone
 // (store.OneProcess), such as a memory store: processes that share permits would compare their
-// capacities, and the largest would win. It returns one, too, if target is not positive, if floor is
-// less than 1 or not the capacity of New, if ceiling is less than floor or more than the largest
+// capacities, and the largest would win. It returns one, too, if target is not positive, if floor
+// is less than 1 or not the capacity of New, if ceiling is less than floor or more than the largest
 // capacity, and with [WithCapacityFunc].
 func WithAdaptiveCapacity(target time.Duration, floor, ceiling int) Option {
 	return func(c *lease.Config) {

@@ -211,8 +211,8 @@ func TestReportsOfPermits(t *testing.T) {
 	}
 }
 
-// Requests that fail in 1 ms do not raise the capacity, as they would without their reports: not if they
-// are half of an overload, nor if they are almost all requests and the others are one.
+// Requests that fail in 1 ms do not raise the capacity, as they would without their reports: not if
+// they are half of an overload, nor if they are almost all requests and the others are one.
 func TestFastFailuresDoNotRaiseTheCapacity(t *testing.T) {
 	mean := func(s *service, d time.Duration, load float64, shape func(*request)) float64 {
 		s.run(d, load, shape)
@@ -273,7 +273,8 @@ func TestTimeoutsLowerTheCapacity(t *testing.T) {
 	})
 }
 
-// Target, floor and ceiling change while it runs: the capacity stays within them, and moves no further.
+// Target, floor and ceiling change while it runs: the capacity stays within them, and moves no
+// further.
 func TestAdaptiveSettingsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, adapting(0.2, 50, 1000))
@@ -309,8 +310,8 @@ func TestAdaptiveSettingsChange(t *testing.T) {
 	})
 }
 
-// A wait for a permit does not count: more waiting callers lower nothing. Each permit that is handed on
-// in the process is a sample of its own.
+// A wait for a permit does not count: more waiting callers lower nothing. Each permit that is
+// handed on in the process is a sample of its own.
 func TestWaitsDoNotCount(t *testing.T) {
 	adaptive(t, 10, 40, func(t *testing.T, s *semaphore.Semaphore, capacity func() int) {
 		var wg sync.WaitGroup

@@ -70,9 +70,9 @@ func WithReserve(n int) Option {
 //	batch, err := critical.With(semaphore.WithReserveShare(0.6)) // 8 of 20, 12 of 30
 //
 // The reserve is rounded down. A product less than a millionth below an integer is that integer, so
-// 0.29 of 100 is 29, which floating point makes 28.999…. At least one permit is left to the tier: of
-// a capacity of 1, every reserve is 0. Of a small capacity, a share may round to 0, too, and then
-// there is no tier: 0.3 of 3 leaves nothing to others.
+// 0.29 of 100 is 29, which floating point makes 28.999…. At least one permit is left to the tier:
+// of a capacity of 1, every reserve is 0. Of a small capacity, a share may round to 0, too, and
+// then there is no tier: 0.3 of 3 leaves nothing to others.
 //
 // While processes differ in their capacity, they differ in the reserve of a tier. Each request is
 // granted by its own, and those with a smaller one come first.
@@ -98,9 +98,9 @@ func withReserve(c *lease.Config, n int, share float64) {
 func WithMaxWaiting(n int) Option { return func(c *lease.Config) { c.MaxWaiting = n } }
 
 // WithCapacityFunc sets the capacity of each key: 1 to [MaxCapacity], or 0 for that of the
-// Semaphore, [Semaphore.SetCapacities] included. With any other value the call fails with [ErrInvalidCapacity]. f is called for every
-// request, and again for waiting ones on [Semaphore.SetCapacity]; it should be quick, and return
-// the same value in every process.
+// Semaphore, [Semaphore.SetCapacities] included. With any other value the call fails with
+// [ErrInvalidCapacity]. f is called for every request, and again for waiting ones on
+// [Semaphore.SetCapacity]; it should be quick, and return the same value in every process.
 func WithCapacityFunc(f func(key string) int) Option {
 	return func(c *lease.Config) { c.CapacityOf = f }
 }

@@ -98,7 +98,8 @@ func (h *byEnd) Pop() any {
 	return r
 }
 
-// run has requests arrive for a time, at random, so many times the rate. shape changes each of them.
+// run has requests arrive for a time, at random, so many times the rate. shape changes each of
+// them.
 func (s *service) run(d time.Duration, load float64, shape func(*request)) *result {
 	r := &result{}
 	end := time.Now().Add(d)
@@ -273,7 +274,8 @@ func (o outcome) String() string {
 const tableHead = `| Gate | 1.5 × good | 3 × good | 3 × p99 | high / low at 3 × | after it | mixed latencies: refused | slow dependency: refused |
 |---|---|---|---|---|---|---|---|`
 
-// The table of docs/overload.md. What is possible at 3 × is a third, or two thirds of the high requests.
+// The table of docs/overload.md. What is possible at 3 × is a third, or two thirds of the high
+// requests.
 func TestOverload(t *testing.T) {
 	if testpace.Raced {
 		t.Skip("it is one goroutine, with nothing to race")

@@ -144,8 +144,8 @@ func TestReserveShareFollowsTheCapacity(t *testing.T) {
 	})
 }
 
-// Requests whose reserve has changed stand where they stood: before later ones of their tier, also of
-// another process, and behind those with a smaller reserve.
+// Requests whose reserve has changed stand where they stood: before later ones of their tier, also
+// of another process, and behind those with a smaller reserve.
 func TestPlacesAreKeptWhenTheReserveChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		one, two := newSemaphore(t, w, 10), newSemaphore(t, w, 10)

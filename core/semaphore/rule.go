@@ -11,13 +11,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/base/keymatch"
 )
 
-// Rule is all that can change of a Semaphore and its variants while they are in use. The capacity is
-// either fixed or adaptive, as [New] was told.
+// Rule is all that can change of a Semaphore and its variants while they are in use. The capacity
+// is either fixed or adaptive, as [New] was told.
 type Rule struct {
 	// Off gives every key the largest capacity, store.MaxCapacity, so that in practice nothing is
 	// refused or waits, except behind requests of processes in which the Semaphore is on. It goes
-	// before all else, [WithCapacityFunc] included. The store still grants permits, and counts them.
-	// An adaptive capacity does not change until the Semaphore is on again.
+	// before all else, [WithCapacityFunc] included. The store still grants permits, and counts
+	// them. An adaptive capacity does not change until the Semaphore is on again.
 	Off bool
 
 	Capacity int            // as of [Semaphore.SetCapacities]; 0 if it is adaptive
@@ -48,9 +48,9 @@ func (s *Semaphore) Rule() Rule {
 }
 
 // SetRule is [Semaphore.SetCapacities] or [Semaphore.SetAdaptiveCapacity], and
-// [Semaphore.SetTierShares], in one step: every request is weighed by the former rule or by this one.
-// Waiting requests keep their places. An error is theirs, or says that the rule has a fixed capacity
-// and the Semaphore an adaptive one, or the other way round. Then nothing is changed.
+// [Semaphore.SetTierShares], in one step: every request is weighed by the former rule or by this
+// one. Waiting requests keep their places. An error is theirs, or says that the rule has a fixed
+// capacity and the Semaphore an adaptive one, or the other way round. Then nothing is changed.
 func (s *Semaphore) SetRule(r Rule) error {
 	set, err := s.PrepareRule(r)
 	if err == nil {
@@ -59,8 +59,8 @@ func (s *Semaphore) SetRule(r Rule) error {
 	return err
 }
 
-// PrepareRule is [Semaphore.SetRule] in two steps, for a change of several mechanisms: it compiles the
-// rule, and changes nothing. set puts the rule in force, at once and as often as it is called.
+// PrepareRule is [Semaphore.SetRule] in two steps, for a change of several mechanisms: it compiles
+// the rule, and changes nothing. set puts the rule in force, at once and as often as it is called.
 func (s *Semaphore) PrepareRule(r Rule) (set func(), err error) {
 	adapt := &lease.Adaptive{Target: r.Target, Floor: r.Floor, Ceiling: r.Ceiling}
 	compiled := &compiledRule{Rule: r}

@@ -25,8 +25,8 @@
 //
 // Requests are granted in the order in which they reached the store, across all processes. The
 // first one that does not fit blocks the requests behind it, even if they would fit: otherwise
-// small ones would starve a large one. The queue of a key has room for 1,024 requests ([WithMaxWaiting]). A caller that stops
-// waiting leaves the queue, and the next moves up at once.
+// small ones would starve a large one. The queue of a key has room for 1,024 requests
+// ([WithMaxWaiting]). A caller that stops waiting leaves the queue, and the next moves up at once.
 //
 // Callers of one process with the same weight and settings queue in the process, which has up to 16
 // places for them in the store, and no more than there is room for. A permit that is released while
@@ -53,8 +53,9 @@
 //
 // The store does not keep the capacity. Every request has its process's: the value of [New] or of
 // the last [Semaphore.SetCapacity], or for some keys that of [Semaphore.SetCapacities] or
-// [WithCapacityFunc]. A request is granted if the weight in use and its own do not exceed its capacity. So a rollout may change the capacity:
-// while processes differ, the weight in use never exceeds the largest of their capacities.
+// [WithCapacityFunc]. A request is granted if the weight in use and its own do not exceed its
+// capacity. So a rollout may change the capacity: while processes differ, the weight in use never
+// exceeds the largest of their capacities.
 //
 // If more is in use than a process's capacity, as after a reduction, its requests wait until enough
 // was released; no permit is revoked. While one of them is at the head of the queue, requests of

@@ -114,8 +114,8 @@ func TestTierSharesChangeWhileRequestsWait(t *testing.T) {
 	})
 }
 
-// Concurrent callers of all tiers, whose capacity and shares change: no tier ever holds more than its
-// largest part, each gets permits, and nothing is left.
+// Concurrent callers of all tiers, whose capacity and shares change: no tier ever holds more than
+// its largest part, each gets permits, and nothing is left.
 func TestTiersInAStorm(t *testing.T) {
 	st := memstore.New()
 	defer st.Close()

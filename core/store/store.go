@@ -1,14 +1,15 @@
 // Package store defines the interfaces that stores implement for the mechanisms, one for each
-// mechanism and one for documents, and the errors that all stores share. It is to the mechanisms what database/sql/driver
-// is to database/sql: users of locks, semaphores, token buckets and guards need only its errors.
+// mechanism and one for documents, and the errors that all stores share. It is to the mechanisms
+// what database/sql/driver is to database/sql: users of locks, semaphores, token buckets and guards
+// need only its errors.
 //
 // core/memstore, core/redisstore and core/pgstore implement all interfaces. A store may implement
 // one of them alone; core/storetest has a test suite for each.
 //
-// An interface of a mechanism has the methods that the mechanism cannot do without. Further abilities
-// are small interfaces of their own, such as [LeaseLister], which a mechanism finds by assertion. A
-// method that needs an ability which the store does not have returns an error that matches
-// [ErrNotSupported].
+// An interface of a mechanism has the methods that the mechanism cannot do without. Further
+// abilities are small interfaces of their own, such as [LeaseLister], which a mechanism finds by
+// assertion. A method that needs an ability which the store does not have returns an error that
+// matches [ErrNotSupported].
 package store
 
 import (
@@ -45,10 +46,10 @@ type Store interface {
 	// leases. It then waits until the holders have released their leases, which are renewed during
 	// that time, until attempts are settled, and until the store has confirmed completions.
 	//
-	// Shutdown does not wait for leases that are not renewed. It releases none itself, since another
-	// holder could begin beside running work: leases that are still held when ctx ends are left
-	// to expire. Its error has the number of leases that may stay held until they expire, and of
-	// completions that are not confirmed. It may be called again to continue. Call it after the
+	// Shutdown does not wait for leases that are not renewed. It releases none itself, since
+	// another holder could begin beside running work: leases that are still held when ctx ends are
+	// left to expire. Its error has the number of leases that may stay held until they expire, and
+	// of completions that are not confirmed. It may be called again to continue. Call it after the
 	// server's own shutdown and before Close.
 	Shutdown(ctx context.Context) error
 

@@ -190,8 +190,9 @@ type mergedPlan struct {
 	ns    []int64
 }
 
-// merge returns the limits of all plans, which are in one mode, with the charges of the asks. A limiter keeps the result
-// of the last decision that began with it: most decisions have the same plans and numbers.
+// merge returns the limits of all plans, which are in one mode, with the charges of the asks. A
+// limiter keeps the result of the last decision that began with it: most decisions have the same
+// plans and numbers.
 func merge(asks []Ask, plans []*fixedPlan) *fixedPlan {
 	last := &asks[0].limiter.merged
 	if m := last.Load(); m != nil && m.is(asks, plans) {

@@ -18,8 +18,8 @@ const (
 	// Shadow decides, charges and counts as Enforce does, and lets everything pass: see
 	// [Decision.Shadow].
 	Shadow
-	// Off lets everything pass. Neither the store, nor a [PlanFunc], nor the candidate is asked, and
-	// nothing is charged.
+	// Off lets everything pass. Neither the store, nor a [PlanFunc], nor the candidate is asked,
+	// and nothing is charged.
 	Off
 )
 
@@ -58,8 +58,8 @@ type Enforcement struct {
 	// Share is the part of the keys that Enforce applies to, above 0 and up to 1; zero is 1. The
 	// others are in Shadow. Other modes have no share.
 	//
-	// A hash of the limiter's name and the key tells them apart, so a key is on the same side in every
-	// process and after a restart. A larger share has all keys of a smaller one.
+	// A hash of the limiter's name and the key tells them apart, so a key is on the same side in
+	// every process and after a restart. A larger share has all keys of a smaller one.
 	Share float64
 }
 
@@ -78,8 +78,8 @@ func (e Enforcement) check() (Enforcement, error) {
 	return e, nil
 }
 
-// text describes the enforcement in settings, where operators' tools read it: nothing if all keys are
-// enforced.
+// text describes the enforcement in settings, where operators' tools read it: nothing if all keys
+// are enforced.
 func (e Enforcement) text() string {
 	switch {
 	case e.Mode != Enforce:
@@ -103,8 +103,8 @@ func (l *Limiter) SetEnforcement(e Enforcement) error {
 	return l.change(func(r *compiledRule) { r.enforcement = e }, true)
 }
 
-// Enforcement returns the present enforcement. Its share is the part of the keys that is enforced: 1
-// if all of them are, and 0 if none is.
+// Enforcement returns the present enforcement. Its share is the part of the keys that is enforced:
+// 1 if all of them are, and 0 if none is.
 func (l *Limiter) Enforcement() Enforcement { return l.rule.Load().enforcement }
 
 // Enforces reports whether the limits of a key are enforced: see [Enforcement]. For a key that is
@@ -158,8 +158,8 @@ func (p *fixedPlan) inShadow() *fixedPlan {
 // undecided returns the plan of a key in shadow about which there is no decision, because of err.
 func undecided(err error) *fixedPlan { return &fixedPlan{mode: Shadow, undecided: err} }
 
-// passing returns the plan by which a request passes in shadow although err keeps the limiter from a
-// decision. If the plan is not in shadow, it returns err.
+// passing returns the plan by which a request passes in shadow although err keeps the limiter from
+// a decision. If the plan is not in shadow, it returns err.
 func (p *fixedPlan) passing(err error) (*fixedPlan, error) {
 	if p.mode != Shadow {
 		return nil, err

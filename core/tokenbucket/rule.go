@@ -24,9 +24,9 @@ func (l *Limiter) SetRule(r Rule) error {
 	return set()
 }
 
-// PrepareRule is [Limiter.SetRule] in two steps, for a change of several mechanisms: it compiles the
-// rule, and changes nothing. set puts the rule in force, at once and as often as it is called; its
-// error is [ErrClosed].
+// PrepareRule is [Limiter.SetRule] in two steps, for a change of several mechanisms: it compiles
+// the rule, and changes nothing. set puts the rule in force, at once and as often as it is called;
+// its error is [ErrClosed].
 func (l *Limiter) PrepareRule(r Rule) (set func() error, err error) {
 	compiled, err := l.compile(r.Plan)
 	if err != nil {
@@ -56,8 +56,8 @@ func (l *Limiter) setRule(r *compiledRule) error {
 	}, true)
 }
 
-// Rule returns the present rule, as it was set: with it SetRule undoes a later one. The share of its
-// enforcement is that of [Limiter.Enforcement], but for a mode that has none.
+// Rule returns the present rule, as it was set: with it SetRule undoes a later one. The share of
+// its enforcement is that of [Limiter.Enforcement], but for a mode that has none.
 func (l *Limiter) Rule() Rule {
 	compiled := l.rule.Load()
 	r := Rule{Plan: compiled.source, Enforcement: compiled.enforcement}
@@ -108,8 +108,8 @@ func (l *Limiter) compile(plan Plan) (compiledPlan, error) {
 	return plan.compile(l.name)
 }
 
-// settings returns those that limiters of the name must have in common: also the parent, since it has
-// the place of the buckets.
+// settings returns those that limiters of the name must have in common: also the parent, since it
+// has the place of the buckets.
 func (l *Limiter) settings() namesake.Settings {
 	r := l.rule.Load()
 	s := namesake.Settings{Text: r.text + r.enforcement.text()}
@@ -163,8 +163,8 @@ func (r *compiledRule) prepare() {
 	}
 }
 
-// limits returns the limits of a key, with their mode. A plan in shadow that cannot be chosen is one
-// that says so.
+// limits returns the limits of a key, with their mode. A plan in shadow that cannot be chosen is
+// one that says so.
 func (r *compiledRule) limits(ctx context.Context, key string) (*fixedPlan, error) {
 	if r.fixed != nil {
 		return r.fixed, nil

@@ -33,9 +33,9 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // echomw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echomw.Unless, echomw.OnError and
-// echomw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
-// is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echomw.Unless, echomw.OnError
+// and echomw.OnDeny, and the options of package policy for every middleware. New panics if sem or
+// key is nil.
 func New(sem *semaphore.Semaphore, key echomw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

@@ -33,9 +33,9 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // echov5mw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echov5mw.Unless, echov5mw.OnError and
-// echov5mw.OnDeny, and the options of package policy for every middleware. New panics if sem or key
-// is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], echov5mw.Unless,
+// echov5mw.OnError and echov5mw.OnDeny, and the options of package policy for every middleware. New
+// panics if sem or key is nil.
 func New(sem *semaphore.Semaphore, key echov5mw.KeyFunc, opts ...policy.ConcurrencyOption) echo.MiddlewareFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Echo{}, sem, key, opts))
 }

@@ -23,8 +23,8 @@ func gate(door *semaphore.Semaphore, opts ...policy.ConcurrencyOption) func(http
 
 func probes(r *http.Request) bool { return r.URL.Path == "/ready" }
 
-// tierOf is the server's decision, by what costs nothing to find out: the route. Orders are what the
-// service lives on.
+// tierOf is the server's decision, by what costs nothing to find out: the route. Orders are what
+// the service lives on.
 func tierOf(r *http.Request) policy.Tier {
 	if r.URL.Path == searchPath {
 		return policy.Low
@@ -42,7 +42,8 @@ func adaptive(memory store.Leases, target time.Duration, floor, ceiling int) (*s
 	return semaphore.New(memory, "door", floor, semaphore.WithAdaptiveCapacity(target, floor, ceiling))
 }
 
-// follow has a file set the bounds and the tiers while the service runs. The first load must succeed.
+// follow has a file set the bounds and the tiers while the service runs. The first load must
+// succeed.
 func follow(ctx context.Context, door *semaphore.Semaphore, path string, changed func(rules.Applied)) (*rules.Rules, error) {
 	return rules.Open(ctx, rules.File(path), rules.For(door), rules.Every(200*time.Millisecond), rules.OnChange(changed))
 }

@@ -31,9 +31,9 @@ import (
 // All else is as [github.com/lockkeeper/lockkeeper/nethttp/concurrency.New] says, with
 // ginmw.OnError.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], ginmw.Unless, ginmw.OnError and
-// ginmw.OnDeny, and the options of package policy for every middleware. New panics if sem or key is
-// nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], ginmw.Unless, ginmw.OnError
+// and ginmw.OnDeny, and the options of package policy for every middleware. New panics if sem or
+// key is nil.
 func New(sem *semaphore.Semaphore, key ginmw.KeyFunc, opts ...policy.ConcurrencyOption) gin.HandlerFunc {
 	return adapter.Handler(httpmw.Concurrency(adapter.Gin{}, sem, key, opts))
 }

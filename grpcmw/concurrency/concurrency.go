@@ -54,12 +54,13 @@ import (
 // A call that passes two of these interceptors with the same semaphore and key takes two permits.
 //
 // If the capacity adapts itself (semaphore.WithAdaptiveCapacity), the time of the handler is its
-// sample. A call counts only if it took longer than the target if it panics, if its client has left,
-// or if it ends with UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE or DATA_LOSS.
-// Streams do not count. A wait for the permit does not count.
+// sample. A call counts only if it took longer than the target if it panics, if its client has
+// left, or if it ends with UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE or
+// DATA_LOSS. Streams do not count. A wait for the permit does not count.
 //
-// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], grpcmw.Unless, grpcmw.OnError and
-// grpcmw.OnDeny, and those of package policy for every middleware. New panics if sem or key is nil.
+// Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], grpcmw.Unless, grpcmw.OnError
+// and grpcmw.OnDeny, and those of package policy for every middleware. New panics if sem or key is
+// nil.
 func New(sem *semaphore.Semaphore, key grpcmw.KeyFunc, opts ...policy.ConcurrencyOption) grpcmw.Interceptors {
 	settings := setting.Of(opts)
 	return adapter.Holding(middleware.NewConcurrency(sem, settings), key, settings)

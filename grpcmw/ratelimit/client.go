@@ -36,8 +36,8 @@ import (
 //     all keys are enforced (tokenbucket.Limiter's SetEnforcement).
 //
 // An answer that asks for a pause holds the key: no process that shares the limiter's store sends a
-// call of this key until that is over, and others wait; other keys are not affected. Such an answer is
-// RESOURCE_EXHAUSTED or UNAVAILABLE with RetryInfo (google.rpc) or the trailer
+// call of this key until that is over, and others wait; other keys are not affected. Such an answer
+// is RESOURCE_EXHAUSTED or UNAVAILABLE with RetryInfo (google.rpc) or the trailer
 // grpc-retry-pushback-ms, and any answer but ABORTED with the trailer retry-after, in seconds or as
 // a date. The longest of them counts; negative ones, and what cannot be read, do not. A key is held
 // for 15 min at most, whatever the server says (policy.MaxHold), and before the answer is returned,
@@ -47,9 +47,9 @@ import (
 // interceptor's own.
 //
 // If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited) or none that are
-// enforced, this interceptor alone holds it, for up to 4,096 keys at a time. The failure is logged, at most once a
-// minute (policy.Logger). Calls that policy.FailOpen lets pass wait in the same way for the end of
-// what this interceptor has learned itself, before the outage too.
+// enforced, this interceptor alone holds it, for up to 4,096 keys at a time. The failure is logged,
+// at most once a minute (policy.Logger). Calls that policy.FailOpen lets pass wait in the same way
+// for the end of what this interceptor has learned itself, before the outage too.
 //
 // It repeats nothing. Behind an interceptor that repeats calls, each attempt takes a token, and
 // waits until its key is no longer held. The attempts of gRPC's own retries, by service config, are

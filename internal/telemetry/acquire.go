@@ -102,8 +102,8 @@ func (a *Acquisitions) Begin(ctx context.Context, waits bool) Acquisition {
 	return x
 }
 
-// End records a request that has ended, of a tier unless that is nil. The error counts only if the result is [AcquireError]: a
-// busy or canceled request is no failure.
+// End records a request that has ended, of a tier unless that is nil. The error counts only if the
+// result is [AcquireError]: a busy or canceled request is no failure.
 func (a *Acquisitions) End(ctx context.Context, x Acquisition, tier *Tier, result AcquireResult, err error) {
 	if result != AcquireError {
 		err = nil

@@ -65,14 +65,14 @@ import (
 // A request that passes two of these middleware with the same semaphore and key takes two permits.
 //
 // If the capacity adapts itself (semaphore.WithAdaptiveCapacity), the time of the handler is its
-// sample. Answers of 500 and above, panics, requests whose client has left and answers that are made
-// outside count only if they took longer than the target. Connections that the handler takes over,
-// other protocols, and streams of events (text/event-stream) do not count. The handler of another
-// stream calls Void of its permit. A wait for the permit does not count.
+// sample. Answers of 500 and above, panics, requests whose client has left and answers that are
+// made outside count only if they took longer than the target. Connections that the handler takes
+// over, other protocols, and streams of events (text/event-stream) do not count. The handler of
+// another stream calls Void of its permit. A wait for the permit does not count.
 //
 // Options are policy.Wait, policy.Overload, policy.FailOpen, [Tiers], nethttp.Unless,
-// nethttp.OnError and nethttp.OnDeny, and the options of package policy for every middleware. New panics if sem or key
-// is nil; the returned function panics if the handler is nil.
+// nethttp.OnError and nethttp.OnDeny, and the options of package policy for every middleware. New
+// panics if sem or key is nil; the returned function panics if the handler is nil.
 func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.ConcurrencyOption) func(http.Handler) http.Handler {
 	m := httpmw.Concurrency(adapter.NetHTTP{}, sem, adapter.Key(key), opts)
 	return adapter.UntilItEnds("concurrency", setting.Of(opts).Logger, m)
@@ -86,8 +86,8 @@ func New(sem *semaphore.Semaphore, key nethttp.KeyFunc, opts ...policy.Concurren
 //
 // The server decides about the tier, by what it knows: the route, the account of an authenticated
 // client, a plan. A header field with which a client asks for a tier is a wish, which an attacker
-// states as well. Read it only behind authentication, and give the lower of the wish and of what the
-// account may have:
+// states as well. Read it only behind authentication, and give the lower of the wish and of what
+// the account may have:
 //
 //	func(r *http.Request) policy.Tier {
 //		return max(account(r).Tier, wish(r.Header.Get("X-Tier"))) // a lower tier is a larger value

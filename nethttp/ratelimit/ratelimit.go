@@ -34,9 +34,9 @@ import (
 // (draft-ietf-httpapi-ratelimit-headers), except with policy.HideLimits.
 //
 // If the limits of a request's key are not enforced (tokenbucket.Limiter's SetEnforcement), the
-// request passes, and no header field tells of it. A request without a key, or with one of more than
-// 1,024 bytes, passes unless those of all keys are enforced. What would have been denied is counted
-// as with policy.Shadow.
+// request passes, and no header field tells of it. A request without a key, or with one of more
+// than 1,024 bytes, passes unless those of all keys are enforced. What would have been denied is
+// counted as with policy.Shadow.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], nethttp.Unless,
@@ -53,7 +53,8 @@ func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateL
 //	mux.Handle("GET /usage", ratelimit.Usage(limiter, byUser))
 //
 // It answers 200 with JSON, not to be stored by caches. The JSON has each limit of the key's plan,
-// in the plan's order: none if it is unlimited or not enforced. Times are whole seconds, rounded up:
+// in the plan's order: none if it is unlimited or not enforced. Times are whole seconds, rounded
+// up:
 //
 //	{"limits":[{"name":"api","capacity":100,"window":60,"remaining":42,"reset":35}]}
 //
@@ -62,9 +63,9 @@ func New(limiter *tokenbucket.Limiter, key nethttp.KeyFunc, opts ...policy.RateL
 // key is held, nothing remains, and reset is not before the hold ends.
 //
 // It answers for a key that is not enforced, and without a key while not all keys are, even if the
-// store is unavailable. Otherwise it answers as the middleware does: 400 without a key, 503 if the store is unavailable,
-// 500 if the application has not provided the key, the key function fails or the plan cannot be
-// chosen.
+// store is unavailable. Otherwise it answers as the middleware does: 400 without a key, 503 if the
+// store is unavailable, 500 if the application has not provided the key, the key function fails or
+// the plan cannot be chosen.
 //
 // Options are nethttp.OnError, nethttp.OnDeny and the options of package policy for every
 // middleware. Usage panics if limiter or key is nil, and with nethttp.Unless.

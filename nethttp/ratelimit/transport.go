@@ -70,10 +70,11 @@ var ErrNotSent = roundtrip.ErrNotSent
 //     (tokenbucket.Limiter's SetEnforcement).
 //
 // If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited) or none that are
-// enforced, this Transport alone holds it, for up to 4,096 keys at a time. A request that waits for such a hold is not sent
-// if its context ends or has an earlier deadline; a token may have been charged then. The failure
-// is logged, at most once a minute (policy.Logger). Requests that policy.FailOpen lets pass wait in
-// the same way for the holds that this Transport has received itself, also before the outage.
+// enforced, this Transport alone holds it, for up to 4,096 keys at a time. A request that waits for
+// such a hold is not sent if its context ends or has an earlier deadline; a token may have been
+// charged then. The failure is logged, at most once a minute (policy.Logger). Requests that
+// policy.FailOpen lets pass wait in the same way for the holds that this Transport has received
+// itself, also before the outage.
 //
 // Options are policy.MaxHold, policy.FailOpen, policy.Logger, policy.MeterProvider and [Decoders].
 // Transport panics if limiter or key is nil.

@@ -1,5 +1,5 @@
-// Compare measures Lockkeeper beside other libraries and beside what is possible, and writes RESULTS.md, results.json and
-// charts.
+// Compare measures Lockkeeper beside other libraries and beside what is possible, and writes
+// RESULTS.md, results.json and charts.
 //
 //	go run ./cmd/compare [-quick | -tiny | -render] [-only regexp] [-rounds 3] [-machine name] [-out dir]
 //

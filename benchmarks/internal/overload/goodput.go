@@ -74,7 +74,8 @@ func door(capacity int, opts ...semaphore.Option) gate {
 	}
 }
 
-// limited is failsafe-go's adaptive limiter, as its documentation has it, with room for as much as ours.
+// limited is failsafe-go's adaptive limiter, as its documentation has it, with room for as much as
+// ours.
 func limited(_ context.Context, h http.Handler) (http.Handler, func(), error) {
 	limiter := adaptivelimiter.NewBuilder[*http.Response]().WithLimits(1, 1000, 20).Build() //nolint:bodyclose // there is no response
 	return failsafehttp.NewHandler(h, limiter), func() {}, nil

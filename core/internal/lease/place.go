@@ -188,8 +188,8 @@ func (p *Pool) awaitGrant(pl *place) (store.Grant, error) {
 	}
 }
 
-// Resize makes waiters use new capacities and reserves. Their places keep their numbers. Waiters whose weight no
-// longer fits leave with the error of Mechanism.Capacity.
+// Resize makes waiters use new capacities and reserves. Their places keep their numbers. Waiters
+// whose weight no longer fits leave with the error of Mechanism.Capacity.
 func (p *Pool) Resize() {
 	var changed []Request
 	p.mu.Lock()

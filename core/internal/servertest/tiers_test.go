@@ -39,8 +39,8 @@ func mustRelease(t *testing.T, permits ...*semaphore.Permit) {
 	}
 }
 
-// eachTiers runs a test with Semaphores of 100, for what matters most and for the rest: in one process,
-// in memory and on Redis, and in two.
+// eachTiers runs a test with Semaphores of 100, for what matters most and for the rest: in one
+// process, in memory and on Redis, and in two.
 func eachTiers(t *testing.T, test func(t *testing.T, high, low *semaphore.Semaphore)) {
 	t.Helper()
 	on := func(t *testing.T, server *redistest.Server) *semaphore.Semaphore {
@@ -71,9 +71,9 @@ func (m *most) add(n int) {
 	}
 }
 
-// 40 goroutines want more than there is, all the time. With a reserve they never use it, and two others
-// who may are never refused. Without one all share all. The test is not parallel, since it leaves no
-// CPU time to others.
+// 40 goroutines want more than there is, all the time. With a reserve they never use it, and two
+// others who may are never refused. Without one all share all. The test is not parallel, since it
+// leaves no CPU time to others.
 func TestTiersUnderLoad(t *testing.T) {
 	for name, reserve := range map[string]int{"with a reserve": 20, "without": 0} {
 		t.Run(name, func(t *testing.T) {

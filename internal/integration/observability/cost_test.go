@@ -17,8 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// The bounds of what the telemetry of a decision costs on a machine of our days: 20 ns without an SDK, and
-// 400 ns with one that does not sample the request. Benchmarks measure it; a test would depend on the machine.
+// The bounds of what the telemetry of a decision costs on a machine of our days: 20 ns without an
+// SDK, and 400 ns with one that does not sample the request. Benchmarks measure it; a test would
+// depend on the machine.
 //
 //	go test -run '^$' -bench Cost ./internal/integration/observability
 

@@ -111,7 +111,8 @@ func driveCandidate(w *world, st store.Store, broken *storetest.Faulty) {
 	broken.Mend(storetest.TakeTokens)
 }
 
-// driveSettlements settles reservations with every result, and sends a request whose cost is a mistake.
+// driveSettlements settles reservations with every result, and sends a request whose cost is a
+// mistake.
 func driveSettlements(w *world, st store.Store, broken *storetest.Faulty) {
 	l := w.limiter(st, tokenbucket.PerHour(10))
 	settle := func(used int64) {
@@ -147,8 +148,8 @@ func driveFullAndClosed(w *world) {
 	_, _ = l.Allow(w.t.Context(), secretKey)
 }
 
-// driveOverload records an operation that has failed as one of an overloaded PostgreSQL does, as if it were
-// one of Redis: no server of PostgreSQL runs here.
+// driveOverload records an operation that has failed as one of an overloaded PostgreSQL does, as if
+// it were one of Redis: no server of PostgreSQL runs here.
 func driveOverload(w *world) {
 	providers := telemetry.Providers{Meter: w.meters, Tracer: w.tracers}
 	operations := telemetry.NewStore(providers, "github.com/lockkeeper/lockkeeper/core/redisstore", "redis", []string{"take_tokens"},
@@ -371,7 +372,8 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	})
 }
 
-// driveResolutions has operations of unknown outcome be resolved, in every way, and not be reconciled.
+// driveResolutions has operations of unknown outcome be resolved, in every way, and not be
+// reconciled.
 func driveResolutions(w *world, g *guard.Guard, st store.Store) {
 	ctx := w.t.Context()
 	for i, how := range []guard.Resolution{

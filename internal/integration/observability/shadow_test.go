@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// The denials of a limiter in shadow are counted with the reasons of policy.Shadow. A limiter that is
-// off has none.
+// The denials of a limiter in shadow are counted with the reasons of policy.Shadow. A limiter that
+// is off has none.
 func TestShadowDenialsByReason(t *testing.T) {
 	type key struct {
 		text string
@@ -84,7 +84,8 @@ func shadowsOf(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 	return n
 }
 
-// A limiter in shadow counts what it would have denied apart from denials, and its failures as such.
+// A limiter in shadow counts what it would have denied apart from denials, and its failures as
+// such.
 func TestResultsInShadow(t *testing.T) {
 	reader := metric.NewManualReader()
 	st := storetest.NewFaulty(memstore.New())

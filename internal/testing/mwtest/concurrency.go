@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/tiertest"
 )
 
-// heldWaiting returns the number of waiters of a held lock or a full semaphore, by the error of a call
-// that does not wait.
+// heldWaiting returns the number of waiters of a held lock or a full semaphore, by the error of a
+// call that does not wait.
 func heldWaiting(err error) int {
 	var held *lock.HeldError
 	var busy *semaphore.BusyError

@@ -1,8 +1,8 @@
-// Package mwtest is the table of behaviour that every framework has in common: the answers to a client
-// of each policy, over a real server. A framework implements [Framework] and calls [Run].
+// Package mwtest is the table of behaviour that every framework has in common: the answers to a
+// client of each policy, over a real server. A framework implements [Framework] and calls [Run].
 //
-// A row must hold in every framework on every store. That is proven for a sum of them, not for their
-// product:
+// A row must hold in every framework on every store. That is proven for a sum of them, not for
+// their product:
 //
 //   - every framework runs every row, with stores in memory ([Run]);
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
@@ -14,11 +14,11 @@
 // That is enough since a framework does not meet a store. The middleware of all HTTP frameworks is
 // one set of generic functions, in package httpmw, which call the mechanisms; what differs is an
 // httpmw.Adapter, which is given requests, headers, writers and denials, but never a store, its
-// replies or its errors. So a row about decisions that passes with net/http on a store, and with gin
-// in memory, runs no line of code with gin on that store which it did not run in one of the two. What
-// an adapter and a store do share is time: a store on a server replies later, in another goroutine,
-// and gives up when its context ends, while the framework ends the request's context, reuses its own
-// and closes the writer. The rows of [RunWaits] are those in which that matters.
+// replies or its errors. So a row about decisions that passes with net/http on a store, and with
+// gin in memory, runs no line of code with gin on that store which it did not run in one of the
+// two. What an adapter and a store do share is time: a store on a server replies later, in another
+// goroutine, and gives up when its context ends, while the framework ends the request's context,
+// reuses its own and closes the writer. The rows of [RunWaits] are those in which that matters.
 package mwtest
 
 import (
@@ -85,17 +85,18 @@ type Native struct {
 	Hooks
 }
 
-// Natively is a Framework whose handlers and middleware can end requests in ways that net/http has not.
+// Natively is a Framework whose handlers and middleware can end requests in ways that net/http has
+// not.
 type Natively interface {
-	// Around returns middleware of the framework's, or of its documentation, that end requests: timeouts,
-	// recovery, and what renders errors.
+	// Around returns middleware of the framework's, or of its documentation, that end requests:
+	// timeouts, recovery, and what renders errors.
 	Around() map[string]any
 	// Ends returns middleware that end a request as its handler would.
 	Ends() map[string]any
 }
 
-// Set is middleware of the application's, which puts the value of a header field into the framework's
-// own context under a name.
+// Set is middleware of the application's, which puts the value of a header field into the
+// framework's own context under a name.
 type Set struct {
 	Name, Field string
 	Hooks

@@ -17,8 +17,8 @@ const (
 	calm = 2 * time.Second
 )
 
-// order checks, outside the time of faults, that no caller was granted a fair lock before another one
-// that had called well before it and was waiting.
+// order checks, outside the time of faults, that no caller was granted a fair lock before another
+// one that had called well before it and was waiting.
 func (p *part) order() {
 	if !p.subject.Fair || p.Untimed { // a caller counts as waiting after a time
 		return

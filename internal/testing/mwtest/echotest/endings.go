@@ -81,8 +81,8 @@ func chargedStatuses[C Context, K ~func(C) (string, error), M any](t *testing.T,
 	}
 }
 
-// samples tests that an error that a handler returns is a failure to an adaptive capacity, unless its
-// status is known and none of the server's.
+// samples tests that an error that a handler returns is a failure to an adaptive capacity, unless
+// its status is known and none of the server's.
 func samples[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
 	for name, c := range map[string]struct {
 		err    error
