@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/rules"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // What a document says is in force, and what it leaves out is as the program made it.
@@ -403,12 +405,14 @@ var reloads = flag.Int("reloads", 0, "how often TestReloadsBesideDecisions chang
 
 // Every decision is by one of two documents, and none is lost, while they take turns.
 func TestReloadsBesideDecisions(t *testing.T) {
-	n := 30_000
+	n := 100_000
 	switch {
 	case *reloads > 0:
 		n = *reloads
 	case testing.Short():
 		n = 3_000
+	case testpace.Raced:
+		n = 20_000
 	}
 	st := memstore.New()
 	defer st.Close()
@@ -416,7 +420,7 @@ func TestReloadsBesideDecisions(t *testing.T) {
 	used := must(tokenbucket.New(st, "used", tokenbucket.PerDay(1)))
 	reports := must(semaphore.New(st, "reports", 1))
 	documents := [2]string{
-		"limits: { api: { limit: 1000000/1h name=plenty }, used: { limit: 1000000000/87840h } }\n" +
+		"limits: { api: { limit: 1000000000/1h name=plenty }, used: { limit: 1000000000/87840h } }\n" +
 			"semaphores: { reports: { capacity: 10, tiers: { normal: 10%, low: 10%, background: 10% } } }",
 		"limits: { api: { limit: 1/8784h name=little, mode: shadow }, used: { mode: shadow, limit: 1000000000/87840h, candidate: 1/1h } }\n" +
 			"semaphores: { reports: { capacity: 2, tiers: { normal: 50%, low: 50%, background: 50% } } }",
@@ -433,6 +437,7 @@ func TestReloadsBesideDecisions(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				runtime.Gosched() // a reload takes longer than what the others do
 			}
 		})
 	}
