@@ -65,10 +65,10 @@ func Of(entries []Entry) *Queue {
 	slices.SortFunc(q.line, compare)
 	slices.SortFunc(q.Waiting, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Reserve, b.Reserve), compare(a, b)) })
 	var waits []Entry
-	ahead, blocked := 0, false
+	ahead, blocked := int64(0), false
 	for _, e := range q.line {
-		ahead += e.Weight
-		if e.Held || !blocked && ahead <= e.Capacity {
+		ahead += int64(e.Weight)
+		if e.Held || !blocked && ahead <= int64(e.Capacity) {
 			q.Holds = append(q.Holds, e)
 			q.InUse += e.Weight
 			continue
@@ -94,7 +94,7 @@ func (q *Queue) Has(id string) bool { return q.Holding(id) || find(q.Waiting, id
 // with its ID waits, whether that one can be granted. The grant of a request with a reserve is
 // written, at [Queue.Next], and the answer about one holds only until an entry changes.
 func (q *Queue) Fits(e Entry) bool {
-	ahead := q.InUse + e.Weight
+	ahead := int64(q.InUse) + int64(e.Weight)
 	for _, w := range q.Waiting {
 		if w.ID == e.ID || w.Reserve > e.Reserve {
 			break
@@ -102,9 +102,9 @@ func (q *Queue) Fits(e Entry) bool {
 		if w.Reserve == e.Reserve {
 			return false
 		}
-		ahead += w.Weight
+		ahead += int64(w.Weight)
 	}
-	return ahead <= e.Capacity-e.Reserve
+	return ahead <= int64(e.Capacity-e.Reserve)
 }
 
 // Next returns the Order of an entry that is granted now: behind all that hold, and before all that
@@ -175,7 +175,7 @@ func (q *Queue) Behind(id string) string {
 		return ""
 	}
 	for e := q.line[i]; i > 0; i-- {
-		if before := q.line[i-1]; before.Weight+e.Weight > e.Capacity {
+		if before := q.line[i-1]; int64(before.Weight)+int64(e.Weight) > int64(e.Capacity) {
 			return before.ID
 		}
 	}
