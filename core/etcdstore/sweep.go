@@ -1,0 +1,196 @@
+package etcdstore
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
+)
+
+// condemned is an entry that is to be deleted, whatever becomes of the call that has ended it: the
+// process's other entries keep its lease alive.
+type condemned struct {
+	at        string
+	tombstone string // the key of one that it leaves; "" for none
+	lease     *lease // that it hangs on
+	done      chan struct{}
+}
+
+// sentence deletes an entry soon. The caller holds mu.
+func (s *Store) sentence(c *condemned) {
+	if s.condemned[c.at] != nil {
+		return
+	}
+	s.condemned[c.at] = c
+	if !s.sweeping {
+		s.sweeping = s.start(s.sweep)
+	}
+}
+
+// sweep deletes condemned entries until none is left.
+func (s *Store) sweep() {
+	pause := backoff.Growing{Min: 20 * time.Millisecond, Max: 500 * time.Millisecond}
+	for {
+		batch := s.nextCondemned()
+		if len(batch) == 0 {
+			return
+		}
+		gone := make([]string, len(batch))
+		var tombstones []string
+		for i, c := range batch {
+			gone[i] = c.at
+			if c.tombstone != "" {
+				tombstones = append(tombstones, c.tombstone)
+			}
+		}
+		if _, err := s.remove(s.life, gone, tombstones); err == nil {
+			s.swept(batch)
+			pause.Reset()
+		} else if !backoff.Sleep(s.life, pause.Next()) {
+			return
+		}
+	}
+}
+
+// nextCondemned returns entries to delete. Those whose lease has ended are deleted by the server.
+func (s *Store) nextCondemned() (batch []*condemned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for at, c := range s.condemned {
+		switch {
+		case c.lease != nil && c.lease.dead && now.After(c.lease.sent.Add(2*c.lease.ttl)):
+			delete(s.condemned, at)
+			close(c.done)
+		case len(batch) < inTransaction/2:
+			batch = append(batch, c)
+		}
+	}
+	s.sweeping = len(batch) > 0
+	return batch
+}
+
+func (s *Store) swept(batch []*condemned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range batch {
+		if s.condemned[c.at] == c {
+			delete(s.condemned, c.at)
+			close(c.done)
+		}
+	}
+}
+
+// settle ends the requests of a key whose time is over, and waits until their entries are gone, or for
+// as long as a step takes.
+func (s *Store) settle(ctx context.Context, path string) {
+	var left []*condemned
+	s.mu.Lock()
+	if k := s.keys[path]; k != nil {
+		now := time.Now()
+		for _, r := range k.requests {
+			s.expire(r, now)
+		}
+	}
+	for _, c := range s.condemned {
+		if len(c.at) > len(path) && c.at[:len(path)] == path {
+			left = append(left, c)
+		}
+	}
+	s.mu.Unlock()
+	if len(left) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	for _, c := range left {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// awaitSweep waits until all condemned entries are gone, or ctx ends.
+func (s *Store) awaitSweep(ctx context.Context) {
+	s.mu.Lock()
+	left := make([]*condemned, 0, len(s.condemned))
+	for _, c := range s.condemned {
+		left = append(left, c)
+	}
+	s.mu.Unlock()
+	for _, c := range left {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// removed is what a deletion has found: nil for what was not there.
+type removed struct {
+	before   []*entry
+	repeated bool // an earlier try of the same call may have deleted what was there
+}
+
+// remove deletes entries, and leaves tombstones. A server without room refuses transactions, also those
+// that only delete, but not the deletion of a key; then there are no tombstones.
+func (s *Store) remove(ctx context.Context, gone, tombstones []string) (removed, error) {
+	var on clientv3.LeaseID
+	if len(tombstones) > 0 {
+		var err error
+		if on, err = s.leases.forTombstones(ctx); err != nil && !isFull(err) {
+			return removed{}, err
+		} else if err != nil {
+			tombstones = nil
+		}
+	}
+	if len(gone) == 1 && len(tombstones) == 0 {
+		return s.removeOne(ctx, gone[0])
+	}
+	steps := make([]clientv3.Op, 0, len(gone)+len(tombstones))
+	for _, at := range gone {
+		steps = append(steps, clientv3.OpDelete(at, clientv3.WithPrevKV()))
+	}
+	for _, at := range tombstones {
+		steps = append(steps, clientv3.OpPut(at, "", clientv3.WithLease(on)))
+	}
+	found, err := run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (removed, error) {
+		reply, err := s.client.Txn(ctx).Then(steps...).Commit()
+		if err != nil {
+			return removed{}, err
+		}
+		s.telemetry.Batch(ctx, len(gone))
+		found := removed{repeated: repeated}
+		for i := range gone {
+			found.before = append(found.before, previous(reply.Responses[i].GetResponseDeleteRange().PrevKvs))
+		}
+		return found, nil
+	})
+	if !isFull(err) {
+		return found, err
+	}
+	found = removed{}
+	for _, at := range gone {
+		one, err := s.removeOne(ctx, at)
+		if err != nil {
+			return removed{}, err
+		}
+		found.before, found.repeated = append(found.before, one.before...), found.repeated || one.repeated
+	}
+	return found, nil
+}
+
+func (s *Store) removeOne(ctx context.Context, at string) (removed, error) {
+	return run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (removed, error) {
+		reply, err := s.client.Delete(ctx, at, clientv3.WithPrevKV())
+		if err != nil {
+			return removed{}, err
+		}
+		return removed{[]*entry{previous(reply.PrevKvs)}, repeated}, nil
+	})
+}
