@@ -39,7 +39,8 @@ type head struct {
 	mod   int64 // 0 if there is none
 }
 
-// CountDownLatch implements store.Latches: a read, a keep-alive of the latch's lease, and a write.
+// CountDownLatch implements store.Latches: a read; and for a new participant a keep-alive of the latch's
+// lease, and a write.
 func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	switch {
 	case ctx.Err() != nil && s.life.Err() == nil:
@@ -57,8 +58,11 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 	}
 	began := time.Now()
 	for range mostTries {
-		h, err := s.latchHead(ctx, at, req.TTL)
-		if err != nil {
+		h, there, arrived, err := s.latchHead(ctx, at, of)
+		if err != nil || there {
+			return arrived, err
+		}
+		if h, err = s.keepHead(ctx, h, req.TTL); err != nil {
 			return 0, err
 		}
 		arrived, revision, err := s.arrive(ctx, at, of, h)
@@ -80,30 +84,42 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 	return 0, errMoved
 }
 
-// latchHead returns the head of a latch, whose lease lasts for a TTL from now, or one with a new lease.
-func (s *Store) latchHead(ctx context.Context, at string, ttl time.Duration) (head, error) {
-	reply, err := run(ctx, s, opLatches, func(ctx context.Context, _ bool) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, at)
+// latchHead reads the head of a latch, and whether a participant is there, and how many are.
+func (s *Store) latchHead(ctx context.Context, at, of string) (h head, there bool, arrived int, err error) {
+	reply, err := run(ctx, s, opLatches, func(ctx context.Context, _ bool) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).Then(
+			clientv3.OpGet(at), clientv3.OpGet(of, clientv3.WithKeysOnly()), clientv3.OpGet(at+"/", clientv3.WithPrefix(), clientv3.WithCountOnly()),
+		).Commit()
 	})
 	if err != nil {
-		return head{}, err
+		return head{}, false, 0, err
 	}
-	seconds := int64(math.Ceil(ttl.Seconds())) + slack
-	if kv := only(reply.Kvs); kv != nil {
+	if kv := only(reply.Responses[0].GetResponseRange().Kvs); kv != nil {
 		id, _ := strconv.ParseInt(string(kv.Value), 10, 64)
-		alive, err := run(ctx, s, opLatch, func(ctx context.Context, _ bool) (bool, error) {
-			reply, err := s.client.KeepAliveOnce(ctx, clientv3.LeaseID(id))
-			if isLeaseGone(err) {
-				return false, nil
-			}
-			return err == nil && reply.TTL >= seconds, err
-		})
-		if err != nil || alive {
-			return head{clientv3.LeaseID(id), kv.ModRevision}, err
-		}
-		return s.newHead(ctx, seconds, kv.ModRevision)
+		h = head{clientv3.LeaseID(id), kv.ModRevision}
 	}
-	return s.newHead(ctx, seconds, 0)
+	there = only(reply.Responses[1].GetResponseRange().Kvs) != nil
+	return h, there, int(reply.Responses[2].GetResponseRange().Count), nil
+}
+
+// keepHead returns a head whose lease lasts for a TTL from now: the one that was read, or one with a new
+// lease.
+func (s *Store) keepHead(ctx context.Context, h head, ttl time.Duration) (head, error) {
+	seconds := int64(math.Ceil(ttl.Seconds())) + slack
+	if h.mod == 0 {
+		return s.newHead(ctx, seconds, 0)
+	}
+	alive, err := run(ctx, s, opLatch, func(ctx context.Context, _ bool) (bool, error) {
+		reply, err := s.client.KeepAliveOnce(ctx, h.lease)
+		if isLeaseGone(err) {
+			return false, nil // an answer, and no failure
+		}
+		return err == nil && reply.TTL >= seconds, err
+	})
+	if err != nil || alive {
+		return h, err
+	}
+	return s.newHead(ctx, seconds, h.mod)
 }
 
 func (s *Store) newHead(ctx context.Context, seconds, mod int64) (head, error) {

@@ -43,6 +43,9 @@ func compare(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.Created, b.Created))
 }
 
+// Before reports whether an entry with an Order stands before another one with the same reserve.
+func Before(a, b *Entry) bool { return compare(*a, *b) < 0 }
+
 // Queue is the state of a key.
 type Queue struct {
 	Holds   []Entry // in their order
