@@ -51,6 +51,7 @@ func (s *Store) acquire(ctx context.Context, req *store.LeaseRequest, op operati
 		// The step may be under way to the server. Unless the request is repeated or released before, its
 		// entry is deleted as one that no call awaits.
 		if r.unknown = r.unknown || ctx.Err() != nil || errors.Is(err, store.ErrUnconfirmed); r.unknown {
+			r.late = true
 			s.until(r, time.Now().Add(placeFor))
 		} else {
 			s.forget(r)
@@ -143,7 +144,12 @@ func (a *acquisition) put(ctx context.Context, e *entry, on *lease, conditions .
 	tombstone := s.tombstone(a.path, e.ID)
 	conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(tombstone), "=", 0), s.sameBase(e.base))
 	all := clientv3.OpGet(a.path, clientv3.WithPrefix())
-	found, err := run(ctx, s, a.op, func(ctx context.Context, _ bool) (*seen, error) {
+	found, err := run(ctx, s, a.op, func(ctx context.Context, repeated bool) (*seen, error) {
+		if repeated { // the earlier try may be carried out at any time, also after the release
+			s.mu.Lock()
+			a.of.late = true
+			s.mu.Unlock()
+		}
 		reply, err := s.client.Txn(ctx).If(conditions...).
 			Then(clientv3.OpPut(e.at, e.value(), clientv3.WithLease(on.id)), all).
 			Else(all, clientv3.OpGet(tombstone, clientv3.WithKeysOnly()), clientv3.OpGet(s.fenceKey())).Commit()

@@ -124,16 +124,13 @@ func verdict(ctx context.Context, err error) error {
 // probe reads, which takes a majority of the cluster, and dials again at once what it has given up for a
 // while.
 func (s *Store) probe() error {
-	ctx, cancel := context.WithTimeout(s.life, s.config.timeout)
-	defer cancel()
 	if connection := s.client.ActiveConnection(); connection != nil {
 		connection.ResetConnectBackoff()
 	}
-	_, err := s.client.Get(ctx, s.fenceKey(), clientv3.WithKeysOnly())
-	if err != nil {
-		return s.explain(err, false)
-	}
-	return nil
+	_, err := s.attempt(s.life, opPing, func(ctx context.Context, _ bool) (any, error) {
+		return s.client.Get(ctx, s.fenceKey(), clientv3.WithKeysOnly())
+	})
+	return err
 }
 
 // inTransaction is how many steps a transaction has at most: the server's limit is 128.

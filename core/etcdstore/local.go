@@ -33,7 +33,8 @@ type request struct {
 	lease   *lease        // that its entry hangs on
 	changed chan struct{} // closed when the stage changes, and replaced
 	err     error         // if ended: that of its waiting calls; nil if the place was lost
-	unknown bool          // an acquire of it may still be under way to the server
+	unknown bool          // whether the server has its entry is not known
+	late    bool          // a try to acquire it may still be under way to the server
 
 	awaiting int  // calls
 	awaited  bool // a call has awaited it
@@ -152,18 +153,25 @@ func (s *Store) expire(r *request, now time.Time) bool {
 // condemn ends a request, and deletes its entry in the background. The caller holds mu.
 func (s *Store) condemn(r *request) {
 	c := &condemned{at: r.of.path + r.req.ID, lease: r.lease, done: make(chan struct{})}
-	if r.unknown || r.stage == asked {
+	if r.late || r.stage == asked {
 		c.tombstone = s.tombstone(r.of.path, r.req.ID)
 	}
 	s.endRequest(r, nil)
 	s.sentence(c)
 }
 
-// hold makes a request a hold, of a TTL from sent, if its lease lasts as long; else until that
-// ends. The caller holds mu.
+// takenUp is the least TTL of a grant that is to be taken up.
+const takenUp = 100 * time.Millisecond
+
+// hold makes a request a hold. Its entry is on the lease of waiting requests, so it is to be taken up,
+// by a renewal, unless its TTL is so short that it would hardly last for that; until then it is shorter.
+// The caller holds mu.
 func (s *Store) hold(r *request, sent time.Time) {
-	r.sent, r.granted, r.untaken = sent, time.Now(), false
+	r.sent, r.granted, r.untaken = sent, time.Now(), r.req.TTL >= takenUp
 	end := sent.Add(r.req.TTL)
+	if r.untaken {
+		end = sent.Add(r.req.TTL - r.req.TTL/16)
+	}
 	if last := r.lease.lasts(sent); last.Before(end) {
 		end, r.untaken = last, true
 	}

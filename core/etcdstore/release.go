@@ -80,7 +80,7 @@ func (s *Store) release(ref store.LeaseRef) releasing {
 	}
 	out.lease = r.lease
 	out.held = r.stage == holding && time.Now().Before(r.ends) && (ref.Fence == 0 || ref.Fence == r.entry.firstFence())
-	if r.unknown || r.stage == asked {
+	if r.late || r.stage == asked {
 		out.tombstone = s.tombstone(path, ref.ID)
 	}
 	if r.stage != holding {

@@ -89,6 +89,9 @@ func (s *Store) renew(ctx context.Context, kind kindOfLease, all []*renewal) err
 	var there, elsewhere []*renewal
 	s.mu.Lock()
 	for _, r := range all {
+		if r.of.stage != holding { // since
+			continue
+		}
 		r.entry, r.first, r.granted = r.of.entry, r.of.lease.kind.waits, r.of.granted.UnixMilli()
 		if r.of.lease == on && r.weight >= r.entry.Weight {
 			there = append(there, r)

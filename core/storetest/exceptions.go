@@ -23,7 +23,7 @@ func ExceptionsOf(name string) Exceptions {
 // AllExceptions returns the exceptions of all stores.
 func AllExceptions() []Exceptions {
 	return []Exceptions{
-		{Store: "etcd", Grace: 4 * time.Second},
+		{Store: "etcd", Grace: 2 * time.Second},
 		quorumExceptions(),
 	}
 }
