@@ -156,7 +156,7 @@ func TestSemaphoreHistory(t *testing.T) {
 	noEntriesLeft(t, connect(t, server.URL()), prefix)
 }
 
-// rounds returns how many faults each test of a cluster makes.
+// rounds returns how many faults each test of a cluster makes: 30 in a long run.
 func rounds() int {
 	if n, err := strconv.Atoi(os.Getenv(historyRounds)); err == nil {
 		return n
