@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/breaker"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -24,6 +28,7 @@ type operation struct {
 
 var (
 	opAcquire  = operation{name: "acquire_lease", writes: true}
+	opPrepare  = operation{name: "acquire_lease"}                               // what an acquire reads first
 	opAwait    = operation{name: "acquire_lease", writes: true, finishes: true} // of a waiter, repeated until it is granted
 	opRelease  = operation{name: "release_leases", writes: true, finishes: true}
 	opRenew    = operation{name: "renew_leases", writes: true, finishes: true}
@@ -32,7 +37,8 @@ var (
 	opLatch    = operation{name: "latch", writes: true}
 	opLatches  = operation{name: "latch"}
 	opPing     = operation{name: "ping", finishes: true}
-	opKeep     = operation{name: "keep_alive", writes: true, finishes: true}
+	opKeep     = operation{name: "keep_alive", finishes: true} // or ask for a lease, which does no harm if it is not known
+	opLease    = operation{name: "keep_alive"}                 // of a new request
 	opWatch    = operation{name: "watch"}
 	operations = []string{
 		opAcquire.name, opRelease.name, opRenew.name, opInspect.name, opLatch.name, opPing.name, opKeep.name, opWatch.name,
@@ -93,8 +99,33 @@ func (s *Store) attempt(ctx context.Context, op operation, f func(context.Contex
 		case left > 0 && whole.Err() == nil && isSilence(err):
 			continue
 		}
+		if isSilence(err) && s.isRefused() {
+			err = errRefused
+		}
 		return nil, s.explain(err, op.writes && (repeated || maySent(err)))
 	}
+}
+
+// isRefused reports whether no member takes connections: the client dials again and again until the call's
+// time is over, and does not say why.
+func (s *Store) isRefused() bool {
+	if connection := s.client.ActiveConnection(); connection == nil || connection.GetState() == connectivity.Ready {
+		return false
+	}
+	for _, endpoint := range s.client.Endpoints() {
+		_, address, found := strings.Cut(endpoint, "://")
+		if !found {
+			address = endpoint
+		}
+		connection, err := net.DialTimeout("tcp", address, s.config.timeout/4)
+		if err == nil {
+			_ = connection.Close()
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return false
+		}
+	}
+	return true
 }
 
 // once sends a step once. With a single endpoint it may take all of the time, since there is no other
@@ -141,20 +172,24 @@ func (s *Store) checkRelease(ctx context.Context) error {
 	if s.checked.Load() {
 		return nil
 	}
-	asked, cancel := context.WithTimeout(ctx, s.config.timeout)
-	defer cancel()
-	for _, endpoint := range s.client.Endpoints() {
-		status, err := s.client.Status(asked, endpoint)
-		if err != nil {
-			continue // the call that follows fails as well, or another member replies to it
+	status, err := run(ctx, s, opPrepare, func(ctx context.Context, _ bool) (status *clientv3.StatusResponse, err error) {
+		for _, endpoint := range s.client.Endpoints() {
+			if status, err = s.client.Status(ctx, endpoint); err == nil {
+				break
+			}
 		}
-		if older(status.Version, s.config.oldest) {
-			return store.Misconfigured(store.WrongServer, fmt.Errorf("etcd %s at %s is older than %d.%d, the oldest that the store works with: update it",
-				status.Version, endpoint, s.config.oldest[0], s.config.oldest[1]))
-		}
-		s.checked.Store(true)
-		return nil
+		return status, err
+	})
+	switch {
+	case errors.Is(err, store.ErrMisconfigured):
+		return nil // it does not tell its release
+	case err != nil:
+		return err
+	case older(status.Version, s.config.oldest):
+		return store.Misconfigured(store.WrongServer, fmt.Errorf("etcd %s is older than %d.%d, the oldest that the store works with: update it",
+			status.Version, s.config.oldest[0], s.config.oldest[1]))
 	}
+	s.checked.Store(true)
 	return nil
 }
 

@@ -32,8 +32,8 @@ func is(err, reply error) bool {
 	return err != nil && (errors.Is(err, reply) || strings.Contains(err.Error(), reply.Error()))
 }
 
-// isRefused reports whether no member takes connections.
-func isRefused(err error) bool {
+// isDecisive reports whether a failure opens the breaker without a probe.
+func isDecisive(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "connection refused") || errors.Is(err, store.ErrMisconfigured))
 }
 
@@ -59,7 +59,7 @@ func maySent(err error) bool { return isSilence(err) && !isUnsent(err) }
 // explain returns an error of the client as one of package store. It is unconfirmed if the request may
 // have been carried out.
 func (s *Store) explain(err error, maybe bool) error {
-	if err == nil || errors.Is(err, store.ErrUnavailable) {
+	if err == nil || errors.Is(err, store.ErrUnavailable) && !maybe {
 		return err
 	}
 	const users = "check the user and the password of the client"
@@ -80,18 +80,21 @@ func (s *Store) explain(err error, maybe bool) error {
 	if maybe {
 		return fmt.Errorf("%w: %w", store.ErrUnconfirmed, fromEtcd(err))
 	}
+	if strings.Contains(err.Error(), "connection refused") {
+		return errRefused
+	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, fromEtcd(err))
 }
 
 // fromEtcd names the server in an error.
 func fromEtcd(err error) error {
 	if strings.Contains(err.Error(), "connection refused") {
-		return store.WithCauseOf(errRefused, "etcd: "+err.Error())
+		return store.WithCauseOf(errRefused, "etcd: no member takes connections: connection refused")
 	}
 	return fmt.Errorf("etcd: %w", err)
 }
 
-var errRefused = store.Unavailable(store.ConnectionRefused, "connection refused")
+var errRefused = store.Unavailable(store.ConnectionRefused, "etcd: no member takes connections: connection refused")
 
 // isLeaseGone reports whether a lease of the server does not exist any more.
 func isLeaseGone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }

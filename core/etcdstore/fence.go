@@ -38,7 +38,7 @@ func (s *Store) RaiseFences(ctx context.Context) error {
 
 // readBase reads the base of fences: 0 if there is none.
 func (s *Store) readBase(ctx context.Context) (base, mod, revision int64, err error) {
-	reply, err := run(ctx, s, opAcquire, func(ctx context.Context, _ bool) (*clientv3.GetResponse, error) {
+	reply, err := run(ctx, s, opPrepare, func(ctx context.Context, _ bool) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, s.fenceKey())
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Store) fenceBase(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	key, first := s.fenceKey(), strconv.FormatInt(time.Now().UnixMicro(), 10)
-	reply, err := run(ctx, s, opAcquire, func(ctx context.Context, _ bool) (*clientv3.GetResponse, error) {
+	reply, err := run(ctx, s, opPrepare, func(ctx context.Context, _ bool) (*clientv3.GetResponse, error) {
 		reply, err := s.client.Get(ctx, key)
 		if err != nil || len(reply.Kvs) > 0 {
 			return reply, err

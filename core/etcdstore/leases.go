@@ -124,7 +124,11 @@ func (a *leases) ask(ctx context.Context, kind kindOfLease) (*lease, error) {
 		return old, nil
 	}
 	sent := time.Now()
-	reply, err := run(ctx, s, opKeep, func(ctx context.Context, _ bool) (*clientv3.LeaseGrantResponse, error) {
+	op := opKeep
+	if kind.waits {
+		op = opLease
+	}
+	reply, err := run(ctx, s, op, func(ctx context.Context, _ bool) (*clientv3.LeaseGrantResponse, error) {
 		return s.client.Grant(ctx, kind.seconds)
 	})
 	if err != nil {

@@ -30,8 +30,9 @@ type proxy struct {
 	mu       sync.Mutex
 	losses   map[string]loss
 	seen     map[string]int
-	noEvents bool // of watches
-	dropped  int  // events
+	refusals map[string]error // of calls, which do not reach the server
+	noEvents bool             // of watches
+	dropped  int              // events
 }
 
 // loss is what becomes of the replies to calls, which the server has carried out.
@@ -76,7 +77,7 @@ func newProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{address: listener.Addr().String(), to: to, losses: map[string]loss{}, seen: map[string]int{}}
+	p := &proxy{address: listener.Addr().String(), to: to, losses: map[string]loss{}, refusals: map[string]error{}, seen: map[string]int{}}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle)) //nolint:staticcheck // likewise
 	go func() { _ = p.server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -91,6 +92,13 @@ func (p *proxy) lose(call string, n int, silent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.losses[call] = loss{n, silent}
+}
+
+// refuse has the calls of a name refused, or not if err is nil.
+func (p *proxy) refuse(call string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusals[call] = err
 }
 
 // dropEvents drops the events of watches from now on, or no longer, and keeps their streams.
@@ -149,7 +157,11 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	name := path.Base(method)
 	p.mu.Lock()
 	p.seen[name]++
+	refusal := p.refusals[name]
 	p.mu.Unlock()
+	if refusal != nil {
+		return refusal
+	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
 	if md, ok := metadata.FromIncomingContext(ctx); ok {

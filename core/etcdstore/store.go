@@ -154,7 +154,7 @@ func New(c *clientv3.Client, opts ...Option) (*Store, error) {
 	s.opened.store = s
 	s.breaker = breaker.New(breaker.Config{
 		Server: "etcd", Address: strings.Join(c.Endpoints(), ","), Logger: config.logger,
-		Probe: s.probe, IsDecisive: isRefused, Explain: func(failure error) error { return failure },
+		Probe: s.probe, IsDecisive: isDecisive, Explain: func(failure error) error { return failure },
 		Life: s.life, Start: s.start,
 	})
 	s.telemetry = telemetry.NewStore(config.providers, ScopeName, "etcd", operations, s.breaker.IsOpen, s.Calls())
