@@ -82,6 +82,8 @@ var errLayout = errors.New("an entry that this release cannot read")
 
 // read returns the entry of a key and its value.
 func read(kv *mvccpb.KeyValue) (e entry, err error) {
+	e.at, e.mod, e.Created, e.on = string(kv.Key), kv.ModRevision, kv.CreateRevision, clientv3.LeaseID(kv.Lease)
+	e.ID = e.at[strings.LastIndexByte(e.at, '/')+1:]
 	b := kv.Value
 	if len(b) == 0 || b[0] != layout {
 		return e, errLayout
@@ -106,8 +108,6 @@ func read(kv *mvccpb.KeyValue) (e entry, err error) {
 		b = b[size+int(n):]                //nolint:gosec // likewise
 		return s
 	}
-	e.at, e.mod, e.Created, e.on = string(kv.Key), kv.ModRevision, kv.CreateRevision, clientv3.LeaseID(kv.Lease)
-	e.ID = e.at[strings.LastIndexByte(e.at, '/')+1:]
 	e.Held = number() == 1
 	e.Weight, e.Capacity, e.Reserve = int(number()), int(number()), int(number())
 	e.Place, e.base, e.fence = number(), number(), number()
@@ -123,14 +123,23 @@ type snapshot struct {
 	entries  map[string]entry // by ID
 }
 
-// snapshotOf returns the entries of a reply. One that this release cannot read is left out: its weight
-// is not known.
+// readAny is read, for which an entry that this release cannot read takes all there is.
+func readAny(kv *mvccpb.KeyValue) entry {
+	e, err := read(kv)
+	if err != nil {
+		e = entry{at: e.at, mod: e.mod, on: e.on, Entry: position.Entry{
+			ID: e.ID, Created: e.Created, Weight: store.MaxCapacity, Capacity: store.MaxCapacity,
+		}}
+	}
+	return e
+}
+
+// snapshotOf returns the entries of a reply.
 func snapshotOf(revision int64, kvs []*mvccpb.KeyValue) *snapshot {
 	seen := &snapshot{revision, make(map[string]entry, len(kvs))}
 	for _, kv := range kvs {
-		if e, err := read(kv); err == nil {
-			seen.entries[e.ID] = e
-		}
+		e := readAny(kv)
+		seen.entries[e.ID] = e
 	}
 	return seen
 }
@@ -152,9 +161,7 @@ func (s *snapshot) apply(event *clientv3.Event) bool {
 	id := string(event.Kv.Key[strings.LastIndexByte(string(event.Kv.Key), '/')+1:])
 	delete(s.entries, id)
 	if event.Type == clientv3.EventTypePut {
-		if e, err := read(event.Kv); err == nil {
-			s.entries[e.ID] = e
-		}
+		s.entries[id] = readAny(event.Kv)
 	}
 	return true
 }
