@@ -70,7 +70,7 @@ func (s *Store) AwaitLease(ctx context.Context, req store.LeaseRequest) (store.G
 // wait waits until a request has another stage than waiting. The caller holds mu, which wait unlocks. It
 // returns the error with which the wait ends, or nil.
 func (s *Store) wait(ctx context.Context, r *request) error {
-	r.awaiting, r.awaited = r.awaiting+1, true
+	r.awaiting++
 	s.until(r, time.Time{})
 	s.join(r.of)
 	changed := r.changed

@@ -153,15 +153,14 @@ func (s *snapshot) queue() *position.Queue {
 	return position.Of(entries)
 }
 
-// apply applies an event of a watch. It returns false for one that the snapshot has already.
-func (s *snapshot) apply(event *clientv3.Event) bool {
+// apply applies an event of a watch, unless the snapshot has it already.
+func (s *snapshot) apply(event *clientv3.Event) {
 	if event.Kv.ModRevision <= s.revision {
-		return false
+		return
 	}
 	id := string(event.Kv.Key[strings.LastIndexByte(string(event.Kv.Key), '/')+1:])
 	delete(s.entries, id)
 	if event.Type == clientv3.EventTypePut {
 		s.entries[id] = readAny(event.Kv)
 	}
-	return true
 }

@@ -201,7 +201,8 @@ func (a *leases) keepAlive(ctx context.Context, l *lease) error {
 	l.keeping = mine
 	s.mu.Unlock()
 	sent := time.Now()
-	reply, err := run(ctx, s, opKeep, func(ctx context.Context, repeated bool) (*clientv3.LeaseKeepAliveResponse, error) {
+	// The caller's context does not count: the lease is that of others, too.
+	reply, err := run(s.life, s, opKeep, func(ctx context.Context, _ bool) (*clientv3.LeaseKeepAliveResponse, error) {
 		reply, err := s.client.KeepAliveOnce(ctx, l.id)
 		if isLeaseGone(err) {
 			return nil, nil // an answer, and no failure
@@ -259,41 +260,14 @@ func (a *leases) bury(l *lease, err error) {
 	}
 }
 
-// forTombstones returns the lease of tombstones.
-func (a *leases) forTombstones(ctx context.Context) (clientv3.LeaseID, error) {
-	s := a.store
-	for {
-		s.mu.Lock()
-		if a.graves != 0 && time.Since(a.dug) < (tombstonesFor-1)*time.Second {
-			defer s.mu.Unlock()
-			return a.graves, nil
-		}
-		other := a.digging
-		if other == nil {
-			a.digging = make(chan struct{})
-			s.mu.Unlock()
-			break
-		}
-		s.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return 0, ctx.Err()
+// of returns the lease of this process with an ID, or nil. The caller holds the store's mu.
+func (a *leases) of(id clientv3.LeaseID) *lease {
+	for _, l := range a.alive {
+		if l.id == id {
+			return l
 		}
 	}
-	dug := time.Now()
-	reply, err := run(ctx, s, opRelease, func(ctx context.Context, _ bool) (*clientv3.LeaseGrantResponse, error) {
-		return s.client.Grant(ctx, 2*tombstonesFor)
-	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(a.digging)
-	a.digging = nil
-	if err != nil {
-		return 0, err
-	}
-	a.graves, a.dug = reply.ID, dug
-	return a.graves, nil
+	return nil
 }
 
 // revokeUnused revokes the leases without entries. Those with holds end by themselves, since a holder

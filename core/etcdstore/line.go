@@ -196,7 +196,7 @@ func (l *line) decide(ctx context.Context) decision {
 		return changed
 	case tier != nil:
 		tier.Order, tier.Held = q.Next(), true
-		if _, err := s.rewrite(ctx, tier, l.seen.revision, l.of.path); err != nil {
+		if err := s.rewrite(ctx, tier, l.seen.revision, l.of.path); err != nil {
 			backoff.Sleep(ctx, keepEvery/10)
 		}
 		return changed
@@ -265,60 +265,6 @@ func (l *line) hear(reply clientv3.WatchResponse, ok bool) bool {
 		l.seen.apply(event)
 	}
 	l.seen.revision = max(l.seen.revision, reply.Header.Revision)
-	return true
-}
-
-// beat reads what is watched. If it has changed, and the watch has no event, the watch hangs.
-func (l *line) beat(ctx context.Context) {
-	fresh, err := l.read(ctx)
-	if err != nil || same(l.seen, fresh) {
-		return
-	}
-	late := time.NewTimer(overdue)
-	defer late.Stop()
-	select {
-	case reply, ok := <-l.watch.replies:
-		if ok && reply.Err() == nil {
-			if l.watch.prefix {
-				for _, event := range reply.Events {
-					l.seen.apply(event)
-				}
-			}
-			break
-		}
-		l.stopWatch()
-	case <-late.C:
-		if l.relevant(fresh) {
-			l.store.hangs(ctx)
-			l.stopWatch()
-		}
-	case <-ctx.Done():
-		return
-	}
-	if fresh.revision > l.seen.revision {
-		l.seen = fresh
-	}
-}
-
-// relevant reports whether the watch should have had an event about what has changed.
-func (l *line) relevant(fresh *snapshot) bool {
-	if l.watch.prefix {
-		return true
-	}
-	id := l.watch.at[len(l.of.path):]
-	return l.seen.entries[id].mod != fresh.entries[id].mod
-}
-
-// same reports whether two snapshots have the same entries.
-func same(a, b *snapshot) bool {
-	if len(a.entries) != len(b.entries) {
-		return false
-	}
-	for id, e := range a.entries {
-		if b.entries[id].mod != e.mod {
-			return false
-		}
-	}
 	return true
 }
 

@@ -34,10 +34,10 @@ type request struct {
 	changed chan struct{} // closed when the stage changes, and replaced
 	err     error         // if ended: that of its waiting calls; nil if the place was lost
 	unknown bool          // whether the server has its entry is not known
+	asking  int           // acquires in flight
 	late    bool          // a try to acquire it may still be under way to the server
 
-	awaiting int  // calls
-	awaited  bool // a call has awaited it
+	awaiting int // calls
 
 	granted time.Time // for people
 	sent    time.Time // as a hold: when its TTL began, or later
@@ -48,7 +48,7 @@ type request struct {
 
 const (
 	// placeFor is how long a place is kept while no call awaits it.
-	placeFor = 3 * time.Second
+	placeFor = 6 * time.Second
 	// withdrawnFor is how long the ID of a released request is kept.
 	withdrawnFor = time.Minute
 )
@@ -88,7 +88,7 @@ func (s *Store) forget(r *request) {
 	}
 }
 
-// end ends a request: its waiting calls return err, or queue it anew if that is nil. The caller holds mu.
+// endRequest ends a request: its waiting calls return err, or queue it anew if that is nil. The caller holds mu.
 func (s *Store) endRequest(r *request, err error) {
 	r.err = err
 	r.become(ended)
@@ -183,7 +183,7 @@ func (s *Store) hold(r *request, sent time.Time) {
 // grant returns the grant of a hold. The caller holds mu.
 func (r *request) grant() store.Grant {
 	return store.Grant{
-		Sent: r.sent, TTL: r.ends.Sub(r.sent), Untaken: r.untaken, Fence: r.entry.firstFence(), LastFence: r.entry.lastFence(), Place: r.req.Place,
+		Sent: r.sent, TTL: max(r.ends.Sub(r.sent), 1), Untaken: r.untaken, Fence: r.entry.firstFence(), LastFence: r.entry.lastFence(), Place: r.req.Place,
 	}
 }
 

@@ -89,6 +89,7 @@ func TestLateAcquire(t *testing.T) {
 	if _, err := s.AcquireLease(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("AcquireLease without a reply: %v", err)
 	}
+	p.lose("Txn", 0, false)
 	release(t, s, req)
 	// What was sent arrives now, once more.
 	path := s.path(req.Name, req.Key)
@@ -126,6 +127,7 @@ func TestAnAbandonedAcquire(t *testing.T) {
 	if _, err := s.AcquireLease(ctx, newRequest("k", 0)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("AcquireLease without a reply: %v", err)
 	}
+	p.lose("Txn", 0, false)
 	acquire(t, s, newRequest("other", 0), store.Granted) // keeps the process's lease alive
 	testpace.Eventually(t, placeFor+2*time.Second, "it is gone", func() bool {
 		reply, err := c.Get(t.Context(), s.path(store.LockKind+"n", "k"), clientv3.WithPrefix(), clientv3.WithCountOnly())

@@ -69,7 +69,7 @@ func (frames) Unmarshal(data []byte, v any) error {
 func newProxy(t testing.TB, target string) *proxy {
 	t.Helper()
 	to, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(frames{}))) //nolint:staticcheck // its successor takes other buffers
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(frames{})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func newProxy(t testing.TB, target string) *proxy {
 		t.Fatal(err)
 	}
 	p := &proxy{address: listener.Addr().String(), to: to, losses: map[string]loss{}, refusals: map[string]error{}, seen: map[string]int{}}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle)) //nolint:staticcheck // likewise
+	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle))
 	go func() { _ = p.server.Serve(listener) }()
 	t.Cleanup(func() {
 		p.server.Stop()

@@ -3,12 +3,11 @@ package etcdstore
 import (
 	"context"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
-
-	"time"
 )
 
 // RevokeLease implements store.LeaseRevoker: a read, and a write that deletes the entry and puts its name

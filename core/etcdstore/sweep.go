@@ -100,7 +100,7 @@ func (s *Store) settle(ctx context.Context, path string) {
 		}
 	}
 	s.mu.Unlock()
-	if len(left) == 0 {
+	if len(left) == 0 || s.breaker.IsOpen() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)

@@ -24,7 +24,7 @@ import (
 func newRequest(key string, weight int) store.LeaseRequest {
 	req := store.LeaseRequest{
 		Name: store.LockKind + "n", Key: key, ID: naming.NewID(), Weight: store.MaxCapacity, Capacity: store.MaxCapacity, Queue: true,
-		TTL: 30 * time.Second, Fences: 1,
+		TTL: 10 * time.Minute, Fences: 1,
 	}
 	if weight > 0 {
 		req.Name, req.Weight, req.Capacity = store.SemaphoreKind+"n", weight, 4
