@@ -21,6 +21,9 @@ type Session struct {
 // replyWithin is how long a server may take for one reply. One that starts may lose a request.
 const replyWithin = time.Second
 
+// ErrEnded is the error of Resume for a session that has ended.
+var ErrEnded = errors.New("the session has ended")
+
 // Connect begins a session of a length.
 func Connect(address string, length time.Duration) (*Session, error) {
 	return connect(address, &Session{Password: make([]byte, 16), Length: length})
@@ -61,7 +64,7 @@ func connect(address string, s *Session) (*Session, error) {
 	s.Password = append([]byte(nil), reply[24:min(len(reply), 40)]...)
 	if s.ID == 0 {
 		_ = conn.Close()
-		return nil, errors.New("the session has ended")
+		return nil, ErrEnded
 	}
 	return s, nil
 }
@@ -72,10 +75,7 @@ func (s *Session) End() error {
 	if err := s.send(binary.BigEndian.AppendUint32([]byte{0, 0, 0, 1}, closeSession)); err != nil {
 		return err
 	}
-	_, err := readFrame(bufio.NewReader(s.conn))
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
+	_, err := readFrame(bufio.NewReader(s.conn)) // none comes if the other client has resumed the session
 	return err
 }
 
@@ -94,7 +94,8 @@ func readFrame(in *bufio.Reader) ([]byte, error) {
 	if size > 64<<20 {
 		return nil, errors.New("this is no frame of ZooKeeper")
 	}
-	raw := append(head, make([]byte, size)...)
+	raw := make([]byte, 4+int(size))
+	copy(raw, head)
 	_, err := io.ReadFull(in, raw[4:])
 	return raw, err
 }
