@@ -25,5 +25,6 @@ func AllExceptions() []Exceptions {
 	return []Exceptions{
 		{Store: "etcd", Grace: 2 * time.Second},
 		quorumExceptions(),
+		zookeeperExceptions(),
 	}
 }

@@ -1,0 +1,83 @@
+package zkstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
+)
+
+// A request that has lost its place with its session is queued anew at its number, before the later
+// ones of its own process and of others.
+func TestQueuedAnewBeforeOthers(t *testing.T) {
+	for _, kind := range []string{store.LockKind, store.SemaphoreKind} {
+		t.Run(kind, func(t *testing.T) {
+			p := newPair(t)
+			req := func(id string) store.LeaseRequest {
+				return store.LeaseRequest{
+					Name: kind + "locks", Key: "k", ID: id, Weight: 4, Capacity: 4, Queue: true, TTL: 20 * time.Second, Fences: 1,
+				}
+			}
+			held := req("holder")
+			reply, err := p.other.AcquireLease(t.Context(), held)
+			must(t, err)
+			holder := held.Ref(reply.Fence)
+			order := make(chan string, 4)
+			fences := make(chan int64, 4)
+			var all sync.WaitGroup
+			defer all.Wait()
+			for i, s := range []*Store{p.behind, p.other, p.behind, p.other} {
+				waits := req(fmt.Sprint("waiter", i))
+				reply, err := s.AcquireLease(t.Context(), waits)
+				if err != nil || reply.Outcome != store.Queued {
+					t.Fatalf("%+v, %v", reply, err)
+				}
+				waits.Place = reply.Place
+				all.Go(func() {
+					grant, err := s.AwaitLease(t.Context(), waits)
+					if err != nil {
+						t.Error(err)
+					}
+					order <- waits.ID
+					fences <- grant.Fence
+					if _, err := s.ReleaseLeases(context.Background(), []store.LeaseRef{waits.Ref(grant.Fence)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			p.awaits(p.behind, 2)
+			p.awaits(p.other, 2)
+			endSession(t, p.behind, p.server)
+			inOrder := func() bool { // of the server, by the numbers of all
+				list, err := p.other.children(t.Context(), p.other.placeOf(held.Name, "k"), reads)
+				if err != nil || len(list) != 5 {
+					return false
+				}
+				for i, c := range list[1:] {
+					if c.id != fmt.Sprint("waiter", i) {
+						return false
+					}
+				}
+				return true
+			}
+			testpace.Eventually(t, patience, "later requests give way", inOrder)
+			_, err = p.other.ReleaseLeases(t.Context(), []store.LeaseRef{holder})
+			must(t, err)
+			last := reply.Fence
+			for i := range 4 {
+				if got, want := <-order, fmt.Sprint("waiter", i); got != want {
+					t.Errorf("number %d is %s", i, got)
+				}
+				if fence := <-fences; fence <= last {
+					t.Errorf("fence %d after %d", fence, last)
+				} else {
+					last = fence
+				}
+			}
+		})
+	}
+}
