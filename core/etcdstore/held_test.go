@@ -66,7 +66,7 @@ func TestHeld(t *testing.T) {
 	t.Parallel()
 	server, prefix := etcdtest.Shared(t), newPrefix()
 	c := connect(t, server.URL())
-	l := must(lock.New(open(t, c, WithPrefix(prefix)), "held", lock.WithTTL(heldTTL)))
+	l := must(lock.New(open(t, c, WithPrefix(prefix)), "held"))
 	cmd := exec.Command(os.Args[0], "-test.run=^TestStoppedHolder$")
 	cmd.Env = append(os.Environ(), historyEndpoints+"="+server.URL(), historyPrefix+"="+prefix, "ETCDSTORE_TEST_HOLDER=1")
 	cmd.Stderr = os.Stderr
