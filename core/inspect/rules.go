@@ -1,6 +1,9 @@
 package inspect
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Rules is the document with rules that a process follows, as the Inspect of a *rules.Rules returns
 // it (package core/rules, a module of its own).
@@ -15,6 +18,23 @@ type Rules struct {
 	Document     []byte       // in force, keys included
 	Refused      []byte       // the document of the source if it has errors
 	Errors       []RulesError // why the rules are stale
+}
+
+// RulesInspector is a *rules.Rules.
+type RulesInspector interface {
+	Inspect() Rules
+	// InspectHistory returns the last versions of the document, the newest first: none if its source
+	// is no store. The error is the store's.
+	InspectHistory(context.Context) ([]RulesVersion, error)
+}
+
+// RulesVersion is a version of a document in a store, without its text.
+type RulesVersion struct {
+	Number  int64
+	Hash    string
+	Bytes   int
+	By, Why string
+	At      time.Time // by the clock of the process that has pushed it; zero if nobody has
 }
 
 // RulesError is an error of a document with rules. An error of the source has only a text.

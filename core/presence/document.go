@@ -29,6 +29,8 @@ const (
 	maxDocument, maxHistory = 8 << 10, 32 << 10
 	// maxDescribed and maxHistories bound of how many mechanisms it tries to write them.
 	maxDescribed, maxHistories = 512, 64
+	// maxRules bounds the documents with rules that it writes.
+	maxRules = 8
 	// maxWrittenKeys bounds the denied keys of each mechanism.
 	maxWrittenKeys = 10
 	// maxInflated bounds a document that is read, inflated, in bytes.
@@ -49,6 +51,18 @@ type written struct {
 	Stores     []writtenSt  `json:"st"`
 	Mechanisms []writtenMec `json:"m"`
 	More       int          `json:"x,omitempty"`
+	Rules      []writtenRul `json:"r,omitempty"`
+}
+
+type writtenRul struct {
+	Source   string `json:"k"`
+	Name     string `json:"n"`
+	State    string `json:"s"`
+	Since    int64  `json:"t"` // milliseconds
+	Version  string `json:"v,omitempty"`
+	Revision int64  `json:"r,omitempty"`
+	Hash     string `json:"h"`
+	Errors   int    `json:"e,omitempty"`
 }
 
 type writtenSt struct {
@@ -92,6 +106,11 @@ func encodeProcess(p *Process) []byte {
 		s := &p.Stores[i]
 		w.Stores = append(w.Stores, writtenSt{s.Kind, s.Down, s.Findings, actOf(&s.Calls)})
 	}
+	for _, r := range p.Rules[:min(len(p.Rules), maxRules)] {
+		w.Rules = append(w.Rules, writtenRul{
+			r.Source, r.Name, r.State, r.Since.Milliseconds(), r.Version, r.Revision, r.Hash, r.Errors,
+		})
+	}
 	w.More = max(len(p.Mechanisms)-maxDescribed, 0)
 	for i := range p.Mechanisms[:len(p.Mechanisms)-w.More] {
 		m := &p.Mechanisms[i]
@@ -132,6 +151,11 @@ func decodeProcess(data []byte) Process {
 		Service: w.Service, Host: w.Host, PID: w.PID,
 		Up: time.Duration(w.Up) * time.Millisecond, Version: w.Version, Go: w.Go,
 		More: w.More,
+	}
+	for _, r := range w.Rules {
+		p.Rules = append(p.Rules, Rules{
+			r.Source, r.Name, r.State, time.Duration(r.Since) * time.Millisecond, r.Version, r.Revision, r.Hash, r.Errors,
+		})
 	}
 	for _, s := range w.Stores {
 		p.Stores = append(p.Stores, Store{s.Kind, s.Down, s.Findings, s.Calls.activity()})

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core"
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/internal/namesake"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/backoff"
@@ -52,6 +53,7 @@ type Option func(*config)
 type config struct {
 	service  string
 	others   []any
+	rules    []inspect.RulesInspector
 	showKeys bool
 	logger   *slog.Logger
 }
@@ -63,6 +65,12 @@ func Service(name string) Option { return func(c *config) { c.service = name } }
 // Including also shows the mechanisms on other stores of this process.
 func Including(stores ...any) Option {
 	return func(c *config) { c.others = append(c.others, stores...) }
+}
+
+// WithRules also shows which documents with rules this process follows, and whether they are in force:
+// each is a *rules.Rules of package core/rules. Their texts are not shown. At most 8 are.
+func WithRules(rules ...inspect.RulesInspector) Option {
+	return func(c *config) { c.rules = append(c.rules, rules...) }
 }
 
 // ShowKeys shows the denied keys themselves instead of their hashes, to all who read the store or a
@@ -102,7 +110,7 @@ var presences = struct {
 // then ends with the second Stop. Start sends nothing itself: a store that does not reply is logged,
 // and tried again.
 //
-// It returns an error if the store is nil or cannot be compared.
+// It returns an error if the store is nil or cannot be compared, and for nil rules.
 func Start(st store.Documents, opts ...Option) (*Presence, error) {
 	if naming.IsNil(st) {
 		return nil, errors.New("presence: Start: nil store")
@@ -116,6 +124,11 @@ func Start(st store.Documents, opts ...Option) (*Presence, error) {
 	if p == nil {
 		c := config{service: filepath.Base(os.Args[0]), logger: slog.Default()}
 		option.Apply(&c, opts)
+		for _, r := range c.rules {
+			if naming.IsNil(r) {
+				return nil, errors.New("presence: WithRules: nil rules")
+			}
+		}
 		p = begin(st, c)
 		presences.of[st] = p
 	}
@@ -267,6 +280,9 @@ func (p *Presence) Process() Process { return p.describe(true) }
 func (p *Presence) describe(deniedKeys bool) Process {
 	self := p.self
 	self.Up = time.Since(p.began)
+	for _, r := range p.rules {
+		self.Rules = append(self.Rules, RulesOf(r))
+	}
 	for i, st := range p.stores {
 		p.mu.Lock()
 		s := Store{Kind: kindOf(st), Findings: p.findings[i]}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
@@ -110,6 +111,70 @@ func TestAFleet(t *testing.T) {
 		time.Sleep(interval + time.Millisecond)
 		if left := fleet(t, st); left != nil {
 			t.Errorf("15 s after its last sign there are %v", left)
+		}
+	})
+}
+
+// follows is rules in a state.
+type follows struct{ atomic.Value }
+
+func following(r inspect.Rules) *follows {
+	f := new(follows)
+	f.Store(r)
+	return f
+}
+
+func (f *follows) Inspect() inspect.Rules { return f.Load().(inspect.Rules) }
+
+func (f *follows) InspectHistory(context.Context) ([]inspect.RulesVersion, error) { return nil, nil }
+
+// The states of rules are those of the last 5 s, and have nothing of the documents. They take no room
+// from a process that has more of them, or longer names, than are shown.
+func TestRulesOfAFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New()
+		defer func() { _ = st.Close() }()
+		is := inspect.Rules{
+			Source: "store", Name: "shop", State: "current", Since: time.Now(), Version: "7", Revision: 1 << 60, Hash: "0123456789abcdef",
+			Document: []byte("secret"), Refused: []byte("secret"),
+		}
+		r := following(is)
+		p := start(t, st, WithRules(r))
+		defer stop(t, p)
+		shown := func() Rules {
+			t.Helper()
+			time.Sleep(interval)
+			fleet, err := Fleet(t.Context(), st)
+			if err != nil || len(fleet) != 1 || len(fleet[0].Rules) != 1 {
+				t.Fatalf("%+v, %v", fleet, err)
+			}
+			return fleet[0].Rules[0]
+		}
+		got := shown()
+		if since := got.Since; since > interval || since < 0 {
+			t.Errorf("since %v", since)
+		}
+		want := Rules{"store", "shop", "current", got.Since, "7", 1 << 60, "0123456789abcdef", 0}
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		is.State, is.Errors = "stale", make([]inspect.RulesError, 3)
+		r.Store(is)
+		if got := shown(); got.State != "stale" || got.Errors != 3 {
+			t.Errorf("%+v", got)
+		}
+		if _, err := Start(&process{Documents: st}, WithRules((*follows)(nil))); err == nil {
+			t.Error("nil rules are no error")
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		noise := func() string { return fmt.Sprint(random.Perm(1000)) }
+		many := Process{Stores: []Store{{Kind: "memory", Findings: []store.Finding{{Found: noise()}, {Found: noise()}, {Found: noise()}}}}}
+		for range 100 {
+			many.Rules = append(many.Rules, RulesOf(following(inspect.Rules{Source: noise(), Name: noise(), State: noise(), Version: noise(), Hash: noise()})))
+		}
+		data := encodeProcess(&many)
+		if got := decodeProcess(data); len(data) > maxDocument || len(got.Rules) != maxRules || got.Rules[7].Name != many.Rules[7].Name {
+			t.Errorf("%d bytes, %d rules", len(data), len(got.Rules))
 		}
 	})
 }

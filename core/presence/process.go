@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/live"
 )
@@ -23,6 +24,7 @@ type Process struct {
 	Stores      []Store
 	Mechanisms  []Mechanism // the busiest first
 	More        int         // how many others did not fit
+	Rules       []Rules     // the documents that it follows, of [WithRules]
 
 	Age        time.Duration // of this description
 	Unreadable string        // why it cannot be read; "" if it can
@@ -34,6 +36,26 @@ type Store struct {
 	Down     bool   // the process takes its server to be down, and fails fast
 	Findings []store.Finding
 	Calls    Activity // of the store's calls to its server
+}
+
+// Rules is a document with rules that a process follows, without its text.
+type Rules struct {
+	Source, Name string        // file, store or func; the file's or the document's name
+	State        string        // current, stale or none
+	Since        time.Duration // since when the state is that, by the process's clock
+	Version      string        // that the document in force gives itself
+	Revision     int64         // of the document in force in the store; 0 for other sources
+	Hash         string        // of the document in force
+	Errors       int           // why they are stale; the process's log and console have the places
+}
+
+// RulesOf describes rules as a process with [WithRules] does.
+func RulesOf(of inspect.RulesInspector) Rules {
+	r := of.Inspect()
+	return Rules{
+		Source: cut(r.Source), Name: cut(r.Name), State: cut(r.State), Since: max(time.Since(r.Since), 0), Version: cut(r.Version),
+		Revision: r.Revision, Hash: cut(r.Hash), Errors: len(r.Errors),
+	}
 }
 
 // Mechanism is what a process has under one kind and name.

@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 )
@@ -257,6 +258,22 @@ func History(ctx context.Context, st store.Documents, name string) ([]Version, e
 		kept = slices.Insert(kept, 0, present)
 	}
 	return kept[:min(len(kept), MaxHistory)], nil
+}
+
+// InspectHistory returns the [History] of the document, without texts: none if the source is no
+// [Store]. The error is the store's.
+func (r *Rules) InspectHistory(ctx context.Context) (all []inspect.RulesVersion, err error) {
+	s, ok := r.source.(*storeSource)
+	if !ok {
+		return nil, nil
+	}
+	versions, err := History(ctx, s.store, s.document)
+	for _, v := range versions {
+		all = append(all, inspect.RulesVersion{
+			Number: v.Number, Hash: hashOf(v.Document), Bytes: len(v.Document), By: v.By, Why: v.Why, At: v.At,
+		})
+	}
+	return all, err
 }
 
 // ErrNoVersion is matched by the error of a Rollback to a version that the store does not have.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/rules"
@@ -125,6 +126,32 @@ func TestHistoryIsBounded(t *testing.T) {
 			t.Errorf("%d documents", count)
 		}
 	})
+}
+
+// The history of Rules is that of their document, without texts; other sources have none.
+func TestInspectHistory(t *testing.T) {
+	ctx, s := t.Context(), newService(t)
+	var inspector inspect.RulesInspector
+	first := must(rules.Push(ctx, s.st, "shop", []byte(limitOf(1)), 0, "ann", "first"))
+	second := must(rules.Push(ctx, s.st, "shop", []byte(limitOf(22)), first, "bob", "second"))
+	r := must(rules.Open(ctx, rules.Store(s.st, "shop"), rules.For(s.api)))
+	inspector = r
+	all := must(inspector.InspectHistory(ctx))
+	if len(all) != 2 || all[0].Number != second || all[0].By != "bob" || all[0].Why != "second" || all[0].At.IsZero() ||
+		all[0].Hash != r.Applied().Hash || all[0].Bytes != len(limitOf(22)) || all[1].Number != first || all[1].Hash == all[0].Hash {
+		t.Errorf("%+v", all)
+	}
+	ok(t, r.Close())
+	ok(t, s.st.Close())
+	if _, err := r.InspectHistory(ctx); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("a store that is closed: %v", err)
+	}
+	s = newService(t)
+	r = must(rules.Open(ctx, document(limitOf(1)).source(), rules.For(s.api)))
+	if all, err := r.InspectHistory(ctx); all != nil || err != nil {
+		t.Errorf("%v, %v", all, err)
+	}
+	ok(t, r.Close())
 }
 
 // The largest document is pushed with the longest names.

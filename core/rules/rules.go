@@ -430,10 +430,9 @@ func (r *Rules) refuse(ctx context.Context, err error) {
 
 // putInForce records that a document was put in force.
 func (r *Rules) putInForce(ctx context.Context, d *document, text []byte, revision int64) {
-	hash := sha256.Sum256(text)
 	now := time.Now()
 	next := &present{Applied: Applied{
-		Version: d.version, Revision: revision, Hash: hex.EncodeToString(hash[:8]), At: now, State: Current, Since: now,
+		Version: d.version, Revision: revision, Hash: hashOf(text), At: now, State: Current, Since: now,
 	}, text: text}
 	before := r.present.Load()
 	if before.State == Current {
@@ -444,6 +443,12 @@ func (r *Rules) putInForce(ctx context.Context, d *document, text []byte, revisi
 		r.telemetry.Current(ctx, next.Version, next.Hash)
 	}
 	r.publish(next)
+}
+
+// hashOf returns the hash by which people tell documents apart.
+func hashOf(document []byte) string {
+	sum := sha256.Sum256(document)
+	return hex.EncodeToString(sum[:8])
 }
 
 // confirm records that the document in force is that of the source.

@@ -28,6 +28,8 @@ const (
 	ResolveOperation Kind = "resolve_operation"
 	CancelTask       Kind = "cancel_task"
 	ReviveTask       Kind = "revive_task"
+	PushRules        Kind = "push_rules"
+	RollbackRules    Kind = "rollback_rules"
 )
 
 // Outcome is the outcome of an action.
@@ -47,7 +49,7 @@ const (
 // Action is a change that an operator asks for.
 type Action struct {
 	Kind Kind
-	Name string // the mechanism's
+	Name string // the mechanism's, or the document's
 	Key  string // of the lock, the semaphore, the limiter or the task; the ID of an operation
 
 	// Fence, or Version, is what the operator has seen: of a hold, or of an operation or a task. An
@@ -63,6 +65,10 @@ type Action struct {
 	Resolve  *guard.Resolution // of ResolveOperation
 	NeedsOwn bool              // it has an answer, which only a guard of this process can seal
 	Detail   string            // for the log, such as the resolution
+
+	// Run carries out PushRules and RollbackRules, which are in a module of their own. It reports false
+	// if the document has changed, and may set the detail.
+	Run func(context.Context, *Action) (done bool, err error)
 
 	Operator, Why string
 }
@@ -157,6 +163,8 @@ func (a *Action) KeyID() string {
 		return a.Gone
 	case a.Kind == ResolveOperation:
 		return a.Key
+	case a.Kind == PushRules, a.Kind == RollbackRules:
+		return ""
 	}
 	return KeyID(a.Key)
 }
@@ -173,6 +181,10 @@ func carryOut(ctx context.Context, st store.Store, a *Action) (done bool, err er
 		return resolve(ctx, st, a)
 	case CancelTask, ReviveTask:
 		return task(ctx, st, a)
+	case PushRules, RollbackRules:
+		if a.Run != nil {
+			return a.Run(ctx, a)
+		}
 	}
 	return false, fmt.Errorf("%w: %q is none", ErrInvalid, a.Kind)
 }

@@ -95,17 +95,22 @@ func TestTroubles(t *testing.T) {
 	slow.Mechanisms[0].Slots[0].Counts[live.Failed] = 1
 	slow.Mechanisms[0].Slots[0].Counts[live.Lost] = 2
 	slow.Mechanisms[0].Slots[0].Counts[live.Unrenewed] = 1
+	down.Rules = []presence.Rules{{Source: "store", Name: "shop", State: "stale"}, {Source: "file", Name: "x", State: RulesCurrent}}
+	slow.Rules, other.Rules = down.Rules, []presence.Rules{{Source: "file", Name: "rules.yaml", State: "none"}}
+	other.Service = "till"
 	var found []string
 	for _, trouble := range Troubles([]presence.Process{down, other, slow, {ID: "d", Unreadable: "it has format 9"}, process("e", 0, 50, 0)}) {
 		found = append(found, trouble.Severity.String()+" "+trouble.What)
 	}
 	want := []string{
 		"critical it evicts: locks end",
-		"critical the redis store is down for shop on host",
+		"critical the redis store is down for shop on host, till on host",
 		"warning lock stock has 1 failed call in the last minute",
 		"warning lock stock has 1 failed renewal in the last minute",
 		"warning lock stock has lost 2 leases in the last minute",
 		"warning one call in a hundred of lock stock waited for up to 3s in the last minute",
+		"warning rules rules.yaml (file) are none in 1 process: till on host",
+		"warning rules shop (store) are stale in 2 processes: shop on host",
 		"notice limiter api denied 94 % of 53 calls in the last minute",
 		"notice limiter api has 2 different settings in its processes",
 		"notice processes have 2 versions of Lockkeeper",
@@ -142,6 +147,7 @@ func TestDo(t *testing.T) {
 	for name, change := range map[string]func(*Action){
 		"no reason": func(a *Action) { a.Why = " \n\u202e " }, "a long reason": func(a *Action) { a.Why = strings.Repeat("é", MaxWhy+1) },
 		"no operator": func(a *Action) { a.Operator = "\n" }, "no kind": func(a *Action) { a.Kind = "" },
+		"no document":        func(a *Action) { a.Kind = PushRules },
 		"no resolution":      func(a *Action) { a.Kind = ResolveOperation },
 		"an unknown limiter": func(a *Action) { a.Kind = ResetLimit },
 	} {
@@ -155,6 +161,19 @@ func TestDo(t *testing.T) {
 	for _, want := range []Outcome{Failed, Done, Changed} {
 		if outcome, err := Do(t.Context(), st, valid); outcome != want || (err != nil) != (want == Failed) {
 			t.Errorf("%s, %v; want %s", outcome, err, want)
+		}
+	}
+	for want, run := range map[Outcome]func(context.Context, *Action) (bool, error){
+		Done: func(_ context.Context, a *Action) (bool, error) {
+			a.Detail = "version 7"
+			return true, nil
+		},
+		Changed: func(context.Context, *Action) (bool, error) { return false, nil },
+		Failed:  func(context.Context, *Action) (bool, error) { return true, errors.New("no") },
+	} {
+		push := Action{Kind: PushRules, Name: "shop", Operator: "ada", Why: "more", Run: run}
+		if outcome, _ := Do(t.Context(), st, push); outcome != want {
+			t.Errorf("%s, want %s", outcome, want)
 		}
 	}
 	gone := valid
@@ -171,13 +190,18 @@ func TestDo(t *testing.T) {
 	must(t, err)
 	var logged []string
 	for _, e := range slices.Backward(entries) {
-		logged = append(logged, fmt.Sprint(e.Operator, " ", e.Kind, " ", e.KeyID == KeyID("k"), " ", e.Why, " ", e.Outcome))
+		logged = append(logged, fmt.Sprint(e.Operator, " ", e.Kind, " ", e.KeyID == KeyID("k"), " ", e.Why, " ", e.Outcome, e.Detail))
+		if e.Kind == PushRules && e.KeyID != "" {
+			t.Errorf("%+v", e)
+		}
 	}
 	slices.Sort(logged) // they may have one age
 	want := []string{
 		"ada release_lock false it hangs changed", "ada release_lock true it hangs changed", "ada release_lock true it hangs done",
-		"ada release_lock true it hangs failed",
+		"ada release_lock true it hangs failed", "ada push_rules false more doneversion 7", "ada push_rules false more changed",
+		"ada push_rules false more failed",
 	}
+	slices.Sort(want)
 	if !slices.Equal(logged, want) {
 		t.Errorf("%q, want %q", logged, want)
 	}

@@ -69,6 +69,11 @@ func (k Kind) Effect() string {
 		return "The key has all of its tokens again, and its hold ends. Processes notice within a second."
 	case HoldLimit:
 		return "All requests of the key are denied for that time. A longer hold stays."
+	case PushRules:
+		return "Processes that follow the document have it in force within seconds. One that finds an error in it keeps the " +
+			"document before."
+	case RollbackRules:
+		return "It is a new version, which processes that follow the document have in force within seconds."
 	case CancelTask:
 		return "The task is removed. If it runs, it ends by itself."
 	case ReviveTask:

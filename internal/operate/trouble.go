@@ -90,6 +90,7 @@ func ofProcesses(fleet []presence.Process) (found []Trouble) {
 			}
 		}
 	}
+	found = append(found, ofRules(fleet)...)
 	for kind, processes := range down {
 		slices.Sort(processes)
 		found = append(found, Trouble{
@@ -102,6 +103,41 @@ func ofProcesses(fleet []presence.Process) (found []Trouble) {
 		found = append(found, Trouble{Severity: Notice, What: fmt.Sprintf("processes have %d versions of Lockkeeper", len(versions)), Remedy: "finish the deployment"})
 	}
 	return found
+}
+
+// ofRules returns what is wrong with the rules that processes follow.
+func ofRules(fleet []presence.Process) (found []Trouble) {
+	type document struct{ source, name, state string }
+	behind := make(map[document][]string) // the names of processes
+	for i := range fleet {
+		p := &fleet[i]
+		for _, r := range p.Rules {
+			if r.State != RulesCurrent {
+				of := document{r.Source, r.Name, r.State}
+				behind[of] = append(behind[of], fmt.Sprintf("%s on %s", p.Service, p.Host))
+			}
+		}
+	}
+	for of, processes := range behind {
+		found = append(found, Trouble{
+			Severity: Warning,
+			What: fmt.Sprintf("rules %s (%s) are %s in %s: %s", of.name, of.source, of.state,
+				manyProcesses(len(processes)), some(slices.Compact(slices.Sorted(slices.Values(processes))))),
+			Remedy: "mend the document, or the way to it: lockkeeper rules check, the log and the page Rules of these " +
+				"processes have the errors",
+		})
+	}
+	return found
+}
+
+// RulesCurrent is the state of rules that are those of their source.
+const RulesCurrent = "current"
+
+func manyProcesses(n int) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", n)
 }
 
 // some lists the first of many.
