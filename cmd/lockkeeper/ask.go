@@ -16,6 +16,7 @@ type deed struct {
 	what string                              // as in "release …?"
 	seen view                                // its object, as the question shows it; nil if there is none
 	now  func(context.Context) (view, error) // its object as it is by now
+	made func() view                         // of an action that has made something; nil if it makes nothing
 }
 
 // carryOut carries out an action, after asking for it, and reports its outcome.
@@ -68,7 +69,8 @@ func (c *call) readAnswer(ctx context.Context) (string, error) {
 type outcomeView struct {
 	Outcome operate.Outcome `json:"outcome"`
 	Error   string          `json:"error,omitempty"`
-	Now     view            `json:"now,omitempty"` // of one that has changed; none if it is gone
+	Now     view            `json:"now,omitempty"`  // of one that has changed; none if it is gone
+	Made    view            `json:"made,omitempty"` // of one that is done
 	what    string
 }
 
@@ -80,6 +82,9 @@ func (v *outcomeView) text(p printer) {
 			logged = ""
 		}
 		p.line("Done%s: %s.", logged, v.what)
+		if v.Made != nil {
+			v.Made.text(p)
+		}
 	case operate.Changed:
 		p.line("It is not as you have seen it, and nothing was done: %s.", v.what)
 		v.current(p)
@@ -109,6 +114,9 @@ func (c *call) report(ctx context.Context, d deed, outcome operate.Outcome, err 
 		if err = errors.Join(err, failed); failed == nil {
 			v.Now = now
 		}
+	}
+	if outcome == operate.Done && d.made != nil {
+		v.Made = d.made()
 	}
 	if err != nil {
 		v.Error = printable(err.Error())

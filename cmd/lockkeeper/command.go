@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"flag"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/core"
@@ -37,6 +39,7 @@ const (
 	keyHelp = "KEY is the key itself, or id: and the ID that ls prints. With - it is read from standard input, so " +
 		"that it stands in no list of processes; one that begins with id: or - must be given so."
 	literalHelp = "With - the key is read from standard input, so that it stands in no list of processes."
+	stdinHelp   = "With - it is read from standard input."
 	namesHelp   = "Without a name it lists those that living processes have."
 )
 
@@ -44,6 +47,7 @@ const (
 func commands() []command {
 	look := []flagSetter{storeFlags}
 	keys := []flagSetter{storeFlags, keyFlags}
+	rules := slices.Clip([]flagSetter{storeFlags, nameFlag})
 	act := func(more ...flagSetter) []flagSetter {
 		return append([]flagSetter{storeFlags, keyFlags, actionFlags}, more...)
 	}
@@ -120,6 +124,34 @@ func commands() []command {
 		name: "tasks revive", takes: "QUEUE KEY", least: 2, most: 2, flags: act(taskFlag), do: actOnTask,
 		kind: operate.ReviveTask, seen: "task",
 		about: "run a buried task again", more: keyHelp,
+	}, {
+		name: "rules check", takes: "FILE...", least: 1, most: math.MaxInt, local: true,
+		flags: []flagSetter{againstFlag, readFlags}, do: checkRules,
+		about: "find all errors of documents with rules",
+		more: stdinHelp + " It exits with 1 if there are any. With -against, a rule for a mechanism that no living " +
+			"process has is one.",
+	}, {
+		name: "rules diff", takes: "FILE", least: 1, most: 1, flags: rules, do: diffRules,
+		about: "compare the document with rules in the store with a file",
+		more: stdinHelp + " It exits with 1 if they differ. Lines may have keys of clients, as those of both " +
+			"documents do.",
+	}, {
+		name: "rules push", takes: "FILE", least: 1, most: 1, do: pushRules,
+		flags: append(rules, seenFlag, actionFlags), kind: operate.PushRules, seen: "seen",
+		about: "put a document with rules into the store",
+		more:  stdinHelp + " It exits with 1, and changes nothing, if the document has errors, or the store another version.",
+	}, {
+		name: "rules show", flags: rules, do: showRules, about: "print the document with rules in the store",
+		more: "Its version stands on standard error. The document may have keys of clients. It exits with 1 if there " +
+			"is none.",
+	}, {
+		name: "rules history", flags: rules, do: rulesHistory, about: "list the last 20 versions of the document",
+	}, {
+		name: "rules rollback", takes: "VERSION", least: 1, most: 1, do: rollbackRules,
+		flags: append(rules, seenFlag, actionFlags), kind: operate.RollbackRules,
+		about: "push an earlier version of the document again",
+		more: "Without -seen it is in the place of the version that the store has when the command begins. It exits with 1 " +
+			"if the store does not have VERSION.",
 	}, {
 		name: "processes", flags: look, do: processes,
 		about: "list the processes that show themselves (presence.Start)",

@@ -180,8 +180,32 @@ type processView struct {
 	Go         string        `json:"go"`
 	Stores     []storeView   `json:"stores"`
 	Mechanisms int           `json:"mechanisms"`
+	Rules      []rulesView   `json:"rules,omitempty"`
 	Age        time.Duration `json:"age_ns"` // of this description
 	Unreadable string        `json:"unreadable,omitempty"`
+}
+
+// rulesView is a document with rules that a process follows.
+type rulesView struct {
+	Source   string        `json:"source"`
+	Name     string        `json:"name"`
+	State    string        `json:"state"`
+	Since    time.Duration `json:"since_ns"`
+	Version  string        `json:"version,omitempty"`
+	Revision int64         `json:"revision,omitempty,string"`
+	Hash     string        `json:"hash"`
+	Errors   int           `json:"errors,omitempty"`
+}
+
+func (v *rulesView) describe() string {
+	text := quoted(v.Name) + " " + quoted(v.State)
+	if v.Hash != "" {
+		text += " " + quoted(v.Hash)
+	}
+	if v.Errors > 0 {
+		text += ", " + counted(v.Errors, "error", "errors")
+	}
+	return text
 }
 
 type storeView struct {
@@ -201,12 +225,15 @@ func processOf(p *presence.Process) processView {
 		s := &p.Stores[i]
 		v.Stores = append(v.Stores, storeView{s.Kind, s.Down, s.Calls.Calls(), s.Calls.Failed, findingsOf(s.Findings)})
 	}
+	for _, r := range p.Rules {
+		v.Rules = append(v.Rules, rulesView(r))
+	}
 	return v
 }
 
 func (v *processesView) text(p printer) {
 	var t table
-	t.add("SERVICE", "HOST", "PID", "UP", "VERSION", "GO", "MECHANISMS", "STORES", "DESCRIBED")
+	t.add("SERVICE", "HOST", "PID", "UP", "VERSION", "GO", "MECHANISMS", "STORES", "DESCRIBED", v.rulesHeading())
 	for _, one := range v.Processes {
 		if one.Unreadable != "" {
 			t.add("unreadable: " + quoted(one.ID) + ": " + quoted(one.Unreadable))
@@ -214,9 +241,27 @@ func (v *processesView) text(p printer) {
 		}
 		t.add(quoted(one.Service), quoted(one.Host), strconv.Itoa(one.PID), operate.Short(one.Up),
 			quoted(one.Version), quoted(one.Go),
-			strconv.Itoa(one.Mechanisms), one.describeStores(), operate.Short(one.Age)+" ago")
+			strconv.Itoa(one.Mechanisms), one.describeStores(), operate.Short(one.Age)+" ago", one.describeRules())
 	}
 	t.print(p)
+}
+
+// rulesHeading returns the heading of the rules, if a process follows any.
+func (v *processesView) rulesHeading() string {
+	for i := range v.Processes {
+		if len(v.Processes[i].Rules) > 0 {
+			return "RULES"
+		}
+	}
+	return ""
+}
+
+func (v *processView) describeRules() string {
+	var all []string
+	for i := range v.Rules {
+		all = append(all, v.Rules[i].describe())
+	}
+	return strings.Join(all, "; ")
 }
 
 func (v *processView) describeStores() string {

@@ -5,11 +5,13 @@ go 1.26.0
 require (
 	github.com/lockkeeper/lockkeeper v0.2.0
 	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
+	github.com/lockkeeper/lockkeeper/core/rules v0.2.0
 )
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../../
 	github.com/lockkeeper/lockkeeper/core/pgstore => ../../core/pgstore
+	github.com/lockkeeper/lockkeeper/core/rules => ../../core/rules
 )
 
 require (
@@ -22,6 +24,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.2 // indirect

@@ -111,6 +111,7 @@ func normal(text string) string {
 		{`-?\d+(\.\d)? (µs|ms|s|min|h \d+ min|d)\b`, "TIME"},
 		{`(_ns": )-?\d+`, "${1}0"},
 		{`("(up|age)_ns": )\d+`, "${1}0"},
+		{`"at": "[^"]+"`, `"at": "TIME"`},
 		{`"fence": "\d+"`, `"fence": "FENCE"`},
 		{`\b\d{12,}\b`, "FENCE"},
 		{`"(pid|calls)": \d+`, `"$1": 0`},
@@ -132,6 +133,7 @@ func TestUsage(t *testing.T) {
 	golden(t, "help", o.want(0, nil).out)
 	o.want(0, []string{"version"}, "lockkeeper "+core.Version)
 	golden(t, "help-locks", o.want(0, []string{"help", "locks"}).out)
+	golden(t, "help-rules", o.want(0, []string{"help", "rules"}).out)
 	if a, b := o.run("help", "top"), o.run("top", "-h"); a != b || a.code != 0 {
 		t.Errorf("%+v, %+v", a, b)
 	}
@@ -169,6 +171,17 @@ func TestUsage(t *testing.T) {
 		{[]string{"operations", "resolve", "orders", "x", "-why", "seen", "-yes", "-version", "v", "-store",
 			"redis://127.0.0.1:1"}, "never-happened"},
 		{[]string{"tasks", "cancel", "timers", "key", "-why", "seen", "-yes"}, "needs -task"},
+		{[]string{"rules", "check"}, "0 arguments"},
+		{[]string{"rules", "check", "/nothing.yaml"}, "/nothing.yaml"},
+		{[]string{"rules", "check", "-", "-against", "env"}, "set LOCKKEEPER_STORE"},
+		{[]string{"rules", "push", "-", "-name", "shop", "-yes", "-seen", "0"}, "say -why"},
+		{[]string{"rules", "push", "-", "-name", "shop", "-yes", "-why", "ticket 7"}, "needs -seen"},
+		{[]string{"rules", "push", "-", "-name", "shop", "-yes", "-why", "ticket 7", "-seen", "-1", "-store", "redis://127.0.0.1:1"},
+			"is no version"},
+		{[]string{"rules", "show", "-store", "redis://127.0.0.1:1"}, "say -name"},
+		{[]string{"rules", "show", "-name", "shop@1", "-store", "redis://127.0.0.1:1"}, "has an @"},
+		{[]string{"rules", "rollback", "x", "-name", "shop", "-yes", "-why", "ticket 7", "-store", "redis://127.0.0.1:1"},
+			"is no version"},
 	} {
 		if a := o.want(exitFailed, test.args, test.says); a.out != "" {
 			t.Errorf("%q prints %q", test.args, a.out)
@@ -222,6 +235,10 @@ func TestUnreachable(t *testing.T) {
 	for url, commands := range map[string][][]string{
 		"redis://127.0.0.1:1": append(commands, []string{"now"}, []string{"top"}, []string{"log"},
 			[]string{"processes"}, []string{"locks", "ls"},
+			[]string{"rules", "show", "-name", "shop"}, []string{"rules", "diff", "-", "-name", "shop"},
+			[]string{"rules", "history", "-name", "shop"}, []string{"rules", "check", "-", "-against", "env"},
+			[]string{"rules", "push", "-", "-name", "shop", "-seen", "0", "-why", "ticket 7", "-yes"},
+			[]string{"rules", "rollback", "1", "-name", "shop", "-why", "ticket 7", "-yes"},
 			[]string{"permits", "ls", "seats"}, []string{"limits", "show", "api", "key"}, []string{"operations", "ls",
 				"orders"}, []string{"tasks", "ls", "timers"}),
 		"redis+cluster://127.0.0.1:1": commands, "redis+sentinel://127.0.0.1:1?master_name=shop": commands[1:],

@@ -28,6 +28,8 @@ type options struct {
 	status               int
 	byKey                bool
 	scope                string
+
+	rulesName, seenRules, against string
 }
 
 // environment is the variable with the store's URL, which hides its password from lists of processes.
@@ -35,6 +37,11 @@ const environment = "LOCKKEEPER_STORE"
 
 func storeFlags(f *flag.FlagSet, o *options) {
 	f.StringVar(&o.url, "store", "", "`URL` of the store; without it that of "+environment)
+	readFlags(f, o)
+}
+
+// readFlags are the flags of a store without its URL.
+func readFlags(f *flag.FlagSet, o *options) {
 	f.StringVar(&o.prefix, "prefix", "lk", "`prefix` of the keys on Redis, as of redisstore.WithPrefix")
 	f.StringVar(&o.schema, "schema", "lk", "`schema` on PostgreSQL, as of pgstore.WithSchema")
 	f.StringVar(&o.storeSecretFile, "store-secret-file", "", "`file` with the secret of the store's WithSecret")
@@ -77,6 +84,19 @@ func scopeFlags(f *flag.FlagSet, o *options) {
 	f.BoolVar(&o.byKey, "key", false, "the argument is the key of the operation, not its ID")
 	f.StringVar(&o.scope, "scope", "", "`scope` of the key")
 	f.StringVar(&o.secretFile, "secret-file", "", "`file` with the secret of guard.WithSecret")
+}
+
+func againstFlag(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.against, "against", "", "`URL` of a store: its living processes must have the mechanisms; env for that of "+
+		environment)
+}
+
+func nameFlag(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.rulesName, "name", "", "`name` of the document, as of rules.Store; required")
+}
+
+func seenFlag(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.seenRules, "seen", "", "`version` in the store that you have seen; 0 for none")
 }
 
 func acksFlag(f *flag.FlagSet, o *options) {
@@ -122,7 +142,7 @@ func (c *call) check() error {
 
 // seenValue returns what the operator has seen, by the flag that has it.
 func (c *call) seenValue() string {
-	return map[string]string{"fence": c.fence, "version": c.version, "task": c.task}[c.seen]
+	return map[string]string{"fence": c.fence, "version": c.version, "task": c.task, "seen": c.seenRules}[c.seen]
 }
 
 // readSecret returns the content of a file without the line break at its end.
