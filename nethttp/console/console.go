@@ -29,6 +29,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
@@ -79,6 +80,7 @@ type config struct {
 	others    []store.Store
 	onAction  func(context.Context, Action) error
 	links     []link
+	rules     []inspect.RulesInspector
 	logger    *slog.Logger
 	providers telemetry.Providers
 	service   string
@@ -117,6 +119,14 @@ func OnAction(f func(context.Context, Action) error) Option {
 	return func(c *config) { c.onAction = f }
 }
 
+// Rules adds the page Rules, with the documents that this process follows: each is a *rules.Rules of
+// package core/rules. Their texts are shown with [ShowKeys] only, as they may have keys. Other
+// processes see the states of these rules as by presence.WithRules, unless this one has called
+// presence.Start before.
+func Rules(rules ...inspect.RulesInspector) Option {
+	return func(c *config) { c.rules = append(c.rules, rules...) }
+}
+
 // Service sets the name of the service in the list of processes, as presence.Service does.
 func Service(name string) Option { return func(c *config) { c.service = name } }
 
@@ -153,7 +163,7 @@ type Console struct {
 // New returns a console for the mechanisms of all processes that have the store, and calls
 // presence.Start for this one.
 //
-// It panics if neither [Authorize] nor [AllowAnyone] is given, and if the store is nil.
+// It panics if neither [Authorize] nor [AllowAnyone] is given, and if the store or rules are nil.
 func New(st store.Store, opts ...Option) *Console {
 	c := &Console{config: config{logger: slog.Default()}, crossing: http.NewCrossOriginProtection()}
 	option.Apply(&c.config, opts)
@@ -162,6 +172,11 @@ func New(st store.Store, opts ...Option) *Console {
 		panic("console: New: nil store")
 	case c.authorize == nil:
 		panic("console: New: say who may see it: Authorize, or AllowAnyone")
+	}
+	for _, r := range c.rules {
+		if naming.IsNil(r) {
+			panic("console: New: Rules: nil rules")
+		}
 	}
 	c.stores = append([]store.Store{st}, c.others...)
 	var options []presence.Option
@@ -174,13 +189,13 @@ func New(st store.Store, opts ...Option) *Console {
 	if c.showKeys {
 		options = append(options, presence.ShowKeys())
 	}
-	options = append(options, presence.WithLogger(c.logger))
+	options = append(options, presence.WithLogger(c.logger), presence.WithRules(c.rules...))
 	p, err := presence.Start(st, options...)
 	if err != nil {
 		panic(fmt.Sprintf("console: New: %v", err))
 	}
 	c.presence = p
-	c.fleet.begin(st, p)
+	c.fleet.begin(st, p, c.rules)
 	c.actions = telemetry.NewConsole(c.providers, c.logger, ScopeName)
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/presence"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/internal/operate"
@@ -15,7 +16,8 @@ import (
 type fleet struct {
 	store store.Documents
 	own   *presence.Presence
-	life  context.Context // of what reads in the background
+	rules []inspect.RulesInspector // of this process
+	life  context.Context          // of what reads in the background
 	end   context.CancelFunc
 
 	mu       sync.Mutex
@@ -54,8 +56,8 @@ const (
 	leftFresh, leftSlowest = time.Minute, 10 * time.Second
 )
 
-func (f *fleet) begin(st store.Documents, own *presence.Presence) {
-	f.store, f.own, f.asked = st, own, make(map[bool]*question)
+func (f *fleet) begin(st store.Documents, own *presence.Presence, rules []inspect.RulesInspector) {
+	f.store, f.own, f.rules, f.asked = st, own, rules, make(map[bool]*question)
 	f.life, f.end = context.WithCancel(context.Background())
 }
 
@@ -104,6 +106,11 @@ func (f *fleet) ask(watch bool, q *question) {
 	}
 	processes, err := read(ctx, f.store)
 	own := f.own.Process()
+	if len(own.Rules) == 0 { // the presence may have begun without them
+		for _, r := range f.rules {
+			own.Rules = append(own.Rules, presence.RulesOf(r))
+		}
+	}
 	if i := slices.IndexFunc(processes, func(p presence.Process) bool { return p.ID == own.ID }); i >= 0 {
 		processes[i] = own
 	} else {

@@ -25,6 +25,7 @@ type oneProcess struct {
 	Own        bool       `json:"this_process"`
 	Stores     []oneStore `json:"stores"`
 	Mechanisms int        `json:"mechanisms"`
+	Rules      []ruled    `json:"rules,omitempty"`
 	Age        string     `json:"age"`
 	Unreadable string     `json:"unreadable,omitempty"`
 }
@@ -54,6 +55,9 @@ func (q *request) processes() view {
 				ID: p.ID, Service: operate.OneLine(p.Service), Host: operate.OneLine(p.Host), PID: p.PID, Up: short(p.Up),
 				Version: p.Version, Go: p.Go, Own: p.ID == q.console.presence.ID(), Mechanisms: len(p.Mechanisms) + p.More,
 				Age: short(p.Age), Unreadable: p.Unreadable,
+			}
+			for _, r := range p.Rules {
+				one.Rules = append(one.Rules, ruledOf(r))
 			}
 			for _, st := range p.Stores {
 				os := oneStore{Kind: st.Kind, Down: st.Down, Calls: st.Calls.Calls(), Failed: st.Calls.Failed}

@@ -54,7 +54,7 @@ type navItem struct {
 var nav = []navItem{
 	{Path: "", Title: "Now"}, {Path: "monitor", Title: "Monitor"}, {Path: "locks", Title: "Locks"},
 	{Path: "permits", Title: "Permits"}, {Path: "limits", Title: "Limits"}, {Path: "operations", Title: "Operations"},
-	{Path: "tasks", Title: "Tasks"}, {Path: "processes", Title: "Processes"}, {Path: "log", Title: "Log"},
+	{Path: "tasks", Title: "Tasks"}, {Path: "rules", Title: "Rules"}, {Path: "processes", Title: "Processes"}, {Path: "log", Title: "Log"},
 }
 
 var templates = func() map[string]*template.Template {
@@ -140,6 +140,9 @@ func (q *request) sheet(v view) *sheet {
 		Operator: q.operator.Name, MayAct: q.mayAct(), Live: v.live, Every: q.every(), Answer: answers[q.URL.Query().Get("answer")],
 	}
 	for _, item := range nav {
+		if item.Path == "rules" && len(q.console.rules) == 0 {
+			continue
+		}
 		item.Here = item.Path == s.Page
 		s.Nav = append(s.Nav, item)
 	}

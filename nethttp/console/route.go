@@ -22,6 +22,8 @@ func (q *request) page() (view, error) {
 			return q.now(), nil
 		case "monitor":
 			return q.monitor()
+		case "rules":
+			return q.rules()
 		case "processes":
 			return q.processes(), nil
 		case "log":

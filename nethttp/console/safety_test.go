@@ -25,6 +25,7 @@ func TestNewNeedsAuthorization(t *testing.T) {
 		"no option":     func() { console.New(st) },
 		"nil function":  func() { console.New(st, console.Authorize(nil)) },
 		"nil store":     func() { console.New(nil, console.AllowAnyone()) },
+		"nil rules":     func() { console.New(st, console.AllowAnyone(), console.Rules(nil)) },
 		"only ReadOnly": func() { console.New(st, console.ReadOnly()) },
 	} {
 		t.Run(name, func(t *testing.T) {

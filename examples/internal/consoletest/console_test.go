@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
+	"github.com/lockkeeper/lockkeeper/core/inspect"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
@@ -170,6 +171,31 @@ func fill(t *testing.T, st store.Store, name string) {
 	t.Cleanup(func() { runtime.KeepAlive([]any{locker, permits, limiter, orders, timers}) }) // else they leave the pages
 }
 
+// followed is rules that are stale, with texts of an attacker.
+type followed struct{}
+
+func (followed) Inspect() inspect.Rules {
+	wide := hostile + strings.Repeat("w", 300)
+	r := inspect.Rules{
+		Source: "store", Name: long + hostileName, State: "stale", Since: time.Now(), Version: strings.Repeat("v", 64), Revision: math.MaxInt64,
+		Hash: "0123456789abcdef", At: time.Now(), Document: []byte("limits:\n  " + wide + "\n\tx\n"), Refused: []byte(wide),
+	}
+	for i := range 120 {
+		r.Errors = append(r.Errors, inspect.RulesError{Line: i + 1, Column: 1_000_000, Path: "limits." + wide, Text: wide})
+	}
+	return r
+}
+
+func (followed) InspectHistory(context.Context) (all []inspect.RulesVersion, err error) {
+	for i := range 20 {
+		all = append(all, inspect.RulesVersion{
+			Number: math.MaxInt64 - int64(i), Hash: "0123456789abcdef", Bytes: 1 << 20, By: hostile + strings.Repeat("b", 150),
+			Why: hostile + strings.Repeat("y", 400), At: time.Now(),
+		})
+	}
+	return all, nil
+}
+
 // look is a size of a window, and a scheme of colours.
 type look struct {
 	width  int64
@@ -182,7 +208,8 @@ func (l look) String() string { return fmt.Sprintf("%d-%s", l.width, l.scheme) }
 // light and in the dark, whatever the texts are that it shows.
 func TestPages(t *testing.T) {
 	ctx := pagetest.Browser(t)
-	c := console.New(fleet(t), console.AllowAnyone(), console.ShowKeys(), console.Service("shop"), console.Link("Grafana", "https://grafana.example/d/lockkeeper"))
+	c := console.New(fleet(t), console.AllowAnyone(), console.ShowKeys(), console.Service("shop"), console.Link("Grafana", "https://grafana.example/d/lockkeeper"),
+		console.Rules(followed{}))
 	t.Cleanup(func() { _ = c.Close() })
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
@@ -196,7 +223,7 @@ func TestPages(t *testing.T) {
 			"locks": "locks", "locks-many": "locks/many", "locks-orders": "locks/orders", "lock": "locks/orders/" + id,
 			"release": release, "permits": "permits/orders", "limits": "limits", "limit": "limits/orders",
 			"operations-many": "operations/many", "operations": "operations/orders", "resolve": operation, "tasks": "tasks/orders", "task": "tasks/orders/" + buried,
-			"revive": "tasks/orders/" + buried + "/revive", "processes": "processes", "log": "log", "error": "nothing",
+			"revive": "tasks/orders/" + buried + "/revive", "rules": "rules", "processes": "processes", "log": "log", "error": "nothing",
 			"hostile": "locks/eu~2forders~3f~3cb~3e~26~22~27~252e~7e~3b",
 		} {
 			v.open(path)
@@ -245,7 +272,7 @@ func quick(t *testing.T, root string) {
 	const bound, tries = 50 * time.Millisecond, 10
 	for _, path := range []string{
 		"", "monitor", "monitor/rate_limit/orders", "locks", "locks/many", "locks/orders", "permits/orders", "limits", "limits/orders",
-		"operations/many", "tasks/orders", "processes", "log",
+		"operations/many", "tasks/orders", "rules", "processes", "log",
 	} {
 		best := time.Hour
 		for range tries {
