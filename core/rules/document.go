@@ -9,7 +9,6 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/base/keymatch"
 	"github.com/lockkeeper/lockkeeper/internal/base/naming"
@@ -262,9 +261,9 @@ func (r *reader) semaphoreRule(e entry) *semaphoreRule {
 
 func (r *reader) semaphoreFields(rule *semaphoreRule) fields {
 	return fields{
-		"capacity": func(e entry) { rule.capacity = r.positive(e, store.MaxCapacity) },
-		"min":      func(e entry) { rule.min = r.positive(e, store.MaxCapacity) },
-		"max":      func(e entry) { rule.max = r.positive(e, store.MaxCapacity) },
+		"capacity": func(e entry) { rule.capacity = r.capacity(e) },
+		"min":      func(e entry) { rule.min = r.capacity(e) },
+		"max":      func(e entry) { rule.max = r.capacity(e) },
 		"target":   func(e entry) { rule.target = r.duration(e) },
 		"mode":     func(e entry) { rule.mode = r.oneOf(e, modeEnforce, modeOff) },
 		"tiers": func(e entry) {
@@ -294,7 +293,7 @@ func (r *reader) semaphoreItemFields(o *overrides, item *semaphoreItem) fields {
 	return fields{
 		"keys":     o.readKeys,
 		"comment":  r.comment,
-		"capacity": func(e entry) { item.capacity = r.positive(e, store.MaxCapacity) },
+		"capacity": func(e entry) { item.capacity = r.capacity(e) },
 	}
 }
 

@@ -29,7 +29,7 @@ func onStores(t *testing.T, test func(t *testing.T, st store.Store)) {
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
 		client := redistest.Start(t).Client()
-		st, err := redisstore.New(client)
+		st, err := redisstore.New(client, redisstore.WithTimeout(10*time.Second)) // of a busy machine
 		ok(t, err)
 		defer st.Close()
 		test(t, st)

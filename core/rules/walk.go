@@ -9,6 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // walker walks a document by hand, and collects what is wrong with it: a decoder would stop at the
@@ -165,9 +167,9 @@ func (w *walker) items(n ast.Node, path, want string, f func(n ast.Node, path st
 	}
 }
 
-// positive returns a whole number from 1 to most.
-func (w *walker) positive(e entry, most int) int {
-	want := fmt.Sprintf("a whole number from 1 to %d", most)
+// capacity returns a capacity.
+func (w *walker) capacity(e entry) int {
+	want := fmt.Sprintf("a whole number from 1 to %d", store.MaxCapacity)
 	if t := e.value.GetToken().Type; t == token.SingleQuoteType || t == token.DoubleQuoteType {
 		w.fail(e.value, e.path, "it is text, %s; want %s", describe(e.value), want)
 		return 0
@@ -177,7 +179,7 @@ func (w *walker) positive(e entry, most int) int {
 		return 0
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most || strconv.Itoa(n) != text {
+	if err != nil || n < 1 || n > store.MaxCapacity || strconv.Itoa(n) != text {
 		w.fail(e.value, e.path, "it is %s; want %s", quote(text), want)
 		return 0
 	}
