@@ -2,6 +2,7 @@ package zkstore
 
 import (
 	"context"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -39,16 +40,20 @@ func TestFaultsOfAnEnsemble(t *testing.T) {
 	c.run(ctx, 2, stores...)
 	const again = 20 * time.Second
 	for round := range rounds(1) {
+		zktest.AwaitAll(t, servers)
 		c.progress(time.Now(), again)
-		leader, _ := zktest.Leader(t, servers)
+		leader, i := zktest.Leader(t, servers)
 		leader.Kill()
-		c.progress(time.Now().Add(500*time.Millisecond), again)
+		zktest.AwaitAll(t, slices.Delete(slices.Clone(servers), i, i+1)) // ZooKeeper may take long to elect a leader
+		c.progress(time.Now(), again)
 		leader.Restart()
 
+		zktest.AwaitAll(t, servers)
 		leader, _ = zktest.Leader(t, servers)
 		must(t, leader.Process().Signal(syscall.SIGSTOP))
 		<-time.After(3 * time.Second)
 		must(t, leader.Process().Signal(syscall.SIGCONT))
+		zktest.AwaitAll(t, servers)
 		c.progress(time.Now(), again)
 
 		cut := proxies[round%len(proxies)]

@@ -122,6 +122,21 @@ func startThree(t testing.TB, settings []string) (servers []*Server, err error) 
 	return servers, nil
 }
 
+// AwaitAll waits until all servers of an ensemble serve: one that was stopped joins again, for which the
+// others wait with their next election.
+func AwaitAll(t testing.TB, servers []*Server) {
+	t.Helper()
+	began := time.Now()
+	for _, s := range servers {
+		if !s.within(2*patience, s.serves) {
+			t.Fatalf("the server at %s serves no sessions", s.Addr())
+		}
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Logf("the ensemble took %v to serve", took)
+	}
+}
+
 func newServer(t testing.TB, settings []string) *Server {
 	t.Helper()
 	s := &Server{t: t, java: program(t), lines: settings}
@@ -172,6 +187,7 @@ func (s *Server) start(ready bool) error {
 	cmd := testproc.Watched("KILL", "/bin/sh", "-c", `echo $$ >"$1/pid"; shift; exec "$@"`, "server", s.dir,
 		s.java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
 		"-Dznode.container.checkIntervalMs=1000", "-Dzookeeper.forceSync=no",
+		"-Dzookeeper.fastleader.maxNotificationInterval=500", // instead of a minute between attempts to elect a leader
 		"-cp", s.dir+":"+jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(s.dir, "zoo.cfg"))
 	running, err := testproc.Start(cmd, filepath.Join(s.dir, "log"), patience, func() bool { return !ready || s.serves() })
 	if err != nil {
