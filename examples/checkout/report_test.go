@@ -72,7 +72,8 @@ func crowd(t *testing.T, instances ...*instance) {
 		})
 	}
 	wg.Wait()
-	if all := time.Since(began); all < 900*time.Millisecond {
+	all := time.Since(began)
+	if all < 900*time.Millisecond {
 		t.Errorf("three rounds of reports took %v", all)
 	}
 	served, away := 0, 0
@@ -93,8 +94,9 @@ func crowd(t *testing.T, instances ...*instance) {
 	}
 	// Each instance bounds its own waiters, and knows of those of others no more than their places in
 	// the queue.
-	if served < 6 || served > 4+2*len(instances) || served+away != requests {
-		t.Errorf("%d were served, and %d turned away", served, away)
+	fewer := served < 6 && all < 1200*time.Millisecond // later ones have waited for the most, a second
+	if fewer || served > 4+2*len(instances) || served+away != requests {
+		t.Errorf("%d were served, and %d turned away, in %v", served, away, all)
 	}
 	for n, i := range instances {
 		i.wantEmpty()

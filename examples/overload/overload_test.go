@@ -26,13 +26,29 @@ func patient() program {
 	return program{s}
 }
 
-// Each phase ends with the goodput that its gate promises: the program's own rows say so.
+// Each phase ends with the goodput that its gate promises: the program's own rows say so. What else
+// runs on the machine may keep a gate from it for a second, but not in each of three runs.
 func TestPhases(t *testing.T) {
 	t.Parallel()
 	phase := "4s"
 	if testing.Short() {
 		phase = "3s"
 	}
+	const runs = 3
+	for i := range runs {
+		broken := phases(t, phase)
+		if len(broken) == 0 {
+			return
+		}
+		t.Logf("run %d: %s", i+1, strings.Join(broken, "; "))
+	}
+	t.Errorf("%d runs, and none in which every gate keeps its promise", runs)
+}
+
+// phases runs all phases, and returns which promises were broken.
+func phases(t *testing.T, phase string) (broken []string) {
+	t.Helper()
+	wrong := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 	var stdout, stderr bytes.Buffer
 	if code := patient().Run(t.Context(), []string{"-plain", "-phase", phase}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s", code, &stderr)
@@ -54,26 +70,27 @@ func TestPhases(t *testing.T) {
 		best = max(best, r.High+r.Low)
 	}
 	if got := none.High + none.Low; 3*got > best {
-		t.Errorf("without a gate %d a second are answered in time, and with the best one %d", got, best)
+		wrong("without a gate %d a second are answered in time, and with the best one %d", got, best)
 	}
 	for name, r := range map[string]row{"static": static, "tiers": tiers, "adaptive": adaptive, "rules": alike, "rules, edited": edited} {
 		if got := r.High + r.Low; 2*got < best {
-			t.Errorf("%s: %d a second are answered in time, and with the best gate %d", name, got, best)
+			wrong("%s: %d a second are answered in time, and with the best gate %d", name, got, best)
 		}
 		if r.Refused == 0 {
-			t.Errorf("%s refuses nothing", name)
+			wrong("%s refuses nothing", name)
 		}
 	}
 	for name, r := range map[string]row{"static": static, "rules": alike} {
 		if r.High > 2*r.Low || r.Low > 2*r.High {
-			t.Errorf("%s: %d orders and %d searches a second, though all are alike", name, r.High, r.Low)
+			wrong("%s: %d orders and %d searches a second, though all are alike", name, r.High, r.Low)
 		}
 	}
 	for name, r := range map[string]row{"tiers": tiers, "adaptive": adaptive, "rules, edited": edited} {
 		if r.High < 2*r.Low {
-			t.Errorf("%s: %d orders and %d searches a second", name, r.High, r.Low)
+			wrong("%s: %d orders and %d searches a second", name, r.High, r.Low)
 		}
 	}
+	return broken
 }
 
 // The program can be ended at any time.
