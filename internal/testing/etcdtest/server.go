@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testproc"
 )
 
@@ -197,15 +198,16 @@ func (s *Server) Leads() bool {
 // Leader waits until one of the members leads, and returns it.
 func Leader(t testing.TB, members []*Server) *Server {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	var leader *Server
+	testpace.Eventually(t, time.Minute, "a member of the cluster leads", func() bool {
 		for _, s := range members {
 			if s.Leads() {
-				return s
+				leader = s
 			}
 		}
-	}
-	t.Fatal("etcd: no leader within 30s")
-	return nil
+		return leader != nil
+	})
+	return leader
 }
 
 // record writes the ID of its process to a file, and becomes a program.
