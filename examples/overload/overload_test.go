@@ -30,13 +30,9 @@ func patient() program {
 // runs on the machine may keep a gate from it for a second, but not in each of three runs.
 func TestPhases(t *testing.T) {
 	t.Parallel()
-	phase := "4s"
-	if testing.Short() {
-		phase = "3s"
-	}
 	const runs = 3
 	for i := range runs {
-		broken := phases(t, phase)
+		broken := phases(t, testpace.Scale(3*time.Second).Round(time.Second))
 		if len(broken) == 0 {
 			return
 		}
@@ -46,11 +42,11 @@ func TestPhases(t *testing.T) {
 }
 
 // phases runs all phases, and returns which promises were broken.
-func phases(t *testing.T, phase string) (broken []string) {
+func phases(t *testing.T, phase time.Duration) (broken []string) {
 	t.Helper()
 	wrong := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 	var stdout, stderr bytes.Buffer
-	if code := patient().Run(t.Context(), []string{"-plain", "-phase", phase}, &stdout, &stderr); code != 0 {
+	if code := patient().Run(t.Context(), []string{"-plain", "-phase", phase.String()}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s", code, &stderr)
 	}
 	t.Log(&stdout)

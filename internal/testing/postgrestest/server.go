@@ -3,6 +3,7 @@
 package postgrestest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -288,10 +289,17 @@ func (s *Server) Replica() *Server {
 	return r
 }
 
-// Promote makes a replica a server that takes writes.
+// Promote makes a replica a server that takes writes. It asks more than once: a server that restarts
+// after one of its processes was killed forgets that it was asked.
 func (s *Server) Promote() {
 	s.t.Helper()
-	if text, err := s.command("pg_ctl", "promote", "-D", filepath.Join(s.dir, "data"), "-w").CombinedOutput(); err != nil {
-		s.t.Fatalf("pg_ctl promote: %v: %s", err, text)
+	var text []byte
+	var err error
+	for range 6 {
+		text, err = s.command("pg_ctl", "promote", "-D", filepath.Join(s.dir, "data"), "-w", "-t", "10").CombinedOutput()
+		if err == nil || bytes.Contains(text, []byte("not in standby mode")) { // since the time before
+			return
+		}
 	}
+	s.t.Fatalf("pg_ctl promote: %v: %s", err, text)
 }
