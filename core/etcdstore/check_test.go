@@ -16,30 +16,41 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
-func finds(t *testing.T, s *Store, text string) (store.Finding, bool) {
+// finds returns the finding with a text. It returns false, too, if the cluster does not reply, as in
+// an election.
+func finds(t *testing.T, s *Store, text string) (f store.Finding, found bool) {
+	t.Helper()
+	f, found, _ = check(t, s, text)
+	return f, found
+}
+
+func check(t *testing.T, s *Store, text string) (store.Finding, bool, error) {
 	t.Helper()
 	found, err := s.Check(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		t.Log(err)
+		return store.Finding{}, false, err
 	}
 	for _, f := range found {
 		if strings.Contains(f.Found, text) {
 			if f.Weakens == "" || f.Remedy == "" {
 				t.Errorf("%+v has no consequence, or no remedy", f)
 			}
-			return f, true
+			return f, true, nil
 		}
 	}
-	t.Logf("findings: %v", found)
-	return store.Finding{}, false
+	return store.Finding{}, false, nil
 }
 
 func wantFinding(t *testing.T, s *Store, text string, want bool) store.Finding {
 	t.Helper()
-	f, found := finds(t, s, text)
-	if found != want {
-		t.Errorf("finding %q: %v, want %v", text, found, want)
-	}
+	var f store.Finding
+	testpace.Eventually(t, 20*time.Second, fmt.Sprintf("finding %q: %t", text, want), func() bool {
+		var found bool
+		var err error
+		f, found, err = check(t, s, text)
+		return err == nil && found == want
+	})
 	return f
 }
 
