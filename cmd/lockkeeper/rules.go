@@ -20,7 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/operate"
 )
 
-// checkView is what is wrong with documents.
+// checkView is the errors of documents.
 type checkView struct {
 	Files []fileView `json:"files"`
 	Notes []string   `json:"notes,omitempty"` // of the processes
@@ -229,7 +229,7 @@ func hashOf(document []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// versionView is a version of a document, without its text unless that is what is shown.
+// versionView is a version of a document. Only `rules show` has its text.
 type versionView struct {
 	Version  int64     `json:"version,string"`
 	Hash     string    `json:"hash"`

@@ -200,7 +200,7 @@ func TestStaleRules(t *testing.T) {
 	}
 }
 
-// A document that nobody has checked controls no terminal, and no line of a comparison.
+// A document that was not checked controls no terminal, and no line of a comparison.
 func TestHostileRules(t *testing.T) {
 	t.Parallel()
 	s := open(t, onRedis, holder)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// beat reads what is watched. If it has changed, and the watch has no event, the watch hangs.
+// beat reads the watched keys. If one has changed, and the watch has no event, the watch hangs.
 func (l *line) beat(ctx context.Context) {
 	fresh, err := l.read(ctx)
 	if err != nil || same(l.seen, fresh) {
@@ -37,7 +37,7 @@ func (l *line) beat(ctx context.Context) {
 	}
 }
 
-// relevant reports whether the watch should have had an event about what has changed.
+// relevant reports whether the watch should have had an event about the change.
 func (l *line) relevant(fresh *snapshot) bool {
 	if l.watch.prefix {
 		return true

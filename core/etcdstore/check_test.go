@@ -127,7 +127,7 @@ func fill(t *testing.T, c *clientv3.Client) {
 	}
 }
 
-// A server without room grants nothing new. It renews what was taken up, and lets go of what is held.
+// A server without room grants nothing new. It renews holds and releases them.
 func TestFullServer(t *testing.T) {
 	t.Parallel()
 	const quota = 16 << 20

@@ -166,7 +166,7 @@ func rounds() int {
 
 // Three members: their leader is killed and started again, or paused for 3 s, or the clients are cut off
 // from one of them for 5 s; and a process is killed each time. No leases overlap, fences grow, nothing is
-// left, and no process waits for ever.
+// left, and no process waits without end.
 func TestClusterFaults(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(t *testing.T, members []*etcdtest.Server, proxies []*faultproxy.Proxy){

@@ -77,7 +77,7 @@ func TestManyHolds(t *testing.T) {
 	}
 }
 
-// The holds of a process whose lease the server has ended are lost at once, and their holders are told.
+// A process whose lease the server has ended loses its holds at once, and their contexts end.
 func TestLostLease(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Shared(t)
@@ -114,7 +114,7 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// A holder in another process is told that its hold was revoked.
+// A revocation ends the context of a holder in another process.
 func TestRevokedByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	server, prefix := etcdtest.Shared(t), WithPrefix(newPrefix())

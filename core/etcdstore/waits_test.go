@@ -112,7 +112,7 @@ func TestHungWatch(t *testing.T) {
 	}
 }
 
-// A waiter goes on at once if the revision from which its watch is to continue was compacted.
+// A compaction of the revision from which a watch is to continue does not delay its waiter.
 func TestCompactionDuringAWait(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t) // compaction is of all prefixes

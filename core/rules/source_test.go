@@ -281,7 +281,7 @@ func TestStoreKeepsTheDocument(t *testing.T) {
 	})
 }
 
-// A process that starts beside a bad document begins with the last good one only if it is told to.
+// A process that starts beside a bad document begins with the last good one only with LastGood.
 func TestLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()

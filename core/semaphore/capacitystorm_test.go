@@ -67,7 +67,7 @@ func TestNeverMoreThanTheCapacity(t *testing.T) {
 }
 
 // Processes whose goroutines wait, time out and change the capacity: what is in use never exceeds
-// the largest capacity, nobody waits for ever, and nothing is left in the store.
+// the largest capacity, no call waits without end, and nothing is left in the store.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(20) {
 		inBubble(t, func(t *testing.T, w *wiretap) {

@@ -110,7 +110,7 @@ func (l *load) request() {
 	l.now.times = append(l.now.times, min(took, l.patience))
 }
 
-// take returns what has ended since the last call.
+// take returns the requests that have ended since the last call.
 func (l *load) take() row {
 	l.mu.Lock()
 	defer l.mu.Unlock()

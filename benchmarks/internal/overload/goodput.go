@@ -308,7 +308,7 @@ func (c *clients) request() {
 	}
 }
 
-// take returns what has ended since the last call.
+// take returns the requests that have ended since the last call.
 func (c *clients) take() outcome {
 	c.mu.Lock()
 	defer c.mu.Unlock()

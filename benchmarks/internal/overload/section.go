@@ -1,4 +1,4 @@
-// Package overload measures what a gate costs, and what is served behind it when there is too much.
+// Package overload measures the cost of a gate, and the goodput behind it under overload.
 package overload
 
 import (

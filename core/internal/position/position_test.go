@@ -18,7 +18,7 @@ import (
 )
 
 // server is a server with entries in an order of its own, whose processes apply the rule after each
-// step. The memory store is told of the same steps.
+// step. The memory store gets the same steps.
 type server struct {
 	*rapid.T
 	st       *memstore.Store
