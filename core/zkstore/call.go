@@ -124,7 +124,11 @@ func once[T any](
 	var ended atomic.Bool // f has returned, or the caller has left, whichever was first
 	began, wire := time.Now(), c.link.present()
 	c.running.Run(func() {
-		result, err := f(c.conn.Load())
+		var result T
+		err := store.ErrClosed
+		if c.life.Err() == nil { // awaitReplies awaits it
+			result, err = f(c.conn.Load())
+		}
 		<-slots
 		if errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved) {
 			c.link.refuse(wire)
@@ -158,6 +162,30 @@ func once[T any](
 		return r.result, c.explain(admitted, u, r.err)
 	}
 	return result, fmt.Errorf("%w: %w", why, errLeft)
+}
+
+// awaitReplies is called before the client is closed, which ends its calls while it may still write
+// their results. It waits until no call is in flight, until there is no connection, or for as long as
+// a call may take.
+func (c *calls) awaitReplies() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	replied := make(chan struct{})
+	go func() {
+		_ = c.running.Wait(ctx)
+		close(replied)
+	}()
+	for {
+		changed := c.link.changes()
+		if c.link.silence() > 0 {
+			return
+		}
+		select {
+		case <-replied:
+			return
+		case <-changed:
+		}
+	}
 }
 
 // over returns the error of a call whose context, or whose store, has ended.

@@ -263,6 +263,7 @@ func (s *Store) Close() error {
 		s.end()
 		s.entries.stop()
 		s.latches.stop()
+		s.calls.awaitReplies()
 		s.conn.Close()
 		s.link.sever()
 		<-s.closed
