@@ -38,7 +38,7 @@ type Harness[S any] struct {
 	// Each is run in a process of its own, and has to fail, or to be skipped since the store lacks an
 	// ability. One that passes fails the suite, and so does a name that the suite does not have.
 	Except map[string]string
-	// Grace is how much later than elsewhere what a dead process holds may end.
+	// Grace is how much later than elsewhere what a dead process holds, or waits for, may end.
 	Grace time.Duration
 }
 

@@ -96,7 +96,7 @@ func TestPromises(t *testing.T) {
 func exceptions(page *strings.Builder, e storetest.Exceptions) {
 	if e.Grace > 0 {
 		fmt.Fprintf(page, "| %s | the server ends the holds of a dead process, and those of a living one end in time | "+
-			"What a dead process holds ends up to %v later than elsewhere. |\n", e.Store, e.Grace)
+			"What a dead process holds or waits for ends up to %v later than elsewhere. |\n", e.Store, e.Grace)
 	}
 	of := make(map[string][]string) // tests, by reason
 	for _, suite := range []map[string]string{e.Leases, e.Latches, e.Crashes} {
