@@ -194,6 +194,49 @@ func TestConnectionsThatDied(t *testing.T) {
 	proxy.Mend()
 }
 
+// A probe whose own connection becomes silent, as those of the pool do, asks by another one, and the
+// breaker stays closed.
+func TestAProbeThatBecomesSilent(t *testing.T) {
+	t.Parallel()
+	dsn := prepared(t)
+	address, err := pgx.ParseConfig(dsn)
+	must(t, err)
+	proxy := postgrestest.NewProxy(t, statement.AddressOf(address))
+	settings, err := pgxpool.ParseConfig(postgrestest.Through(dsn, proxy.Addr()))
+	must(t, err)
+	var strands atomic.Int64 // how many of the next connections become silent
+	settings.AfterConnect = func(context.Context, *pgx.Conn) error {
+		if strands.Add(-1) >= 0 {
+			proxy.Strand()
+		}
+		return nil
+	}
+	log := new(logbook)
+	pool, err := pgxpool.NewWithConfig(t.Context(), settings)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	s, err := NewFromPool(pool, WithTimeout(2*time.Second), log.option())
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	must(t, count(t.Context(), s, 1))
+	for range 3 {
+		strands.Store(1)
+		if err := s.db.Probe(); err != nil {
+			t.Errorf("the probe: %v", err)
+		}
+		must(t, count(t.Context(), s, 1))
+	}
+	if log.has(tripped) {
+		t.Error("the breaker opened")
+	}
+	strands.Store(1 << 30) // and it fails if no connection replies
+	if err := s.db.Probe(); store.CauseOf(err) != store.Timeout {
+		t.Errorf("no connection replies: %v", err)
+	}
+	strands.Store(0)
+	proxy.Mend()
+}
+
 // Connections that died in use, however often that happens, leave the pool to new ones. The client
 // waits for 15 s for the server to end them.
 func TestConnectionsThatDieInUse(t *testing.T) {

@@ -38,11 +38,44 @@ func AddressOf(server *pgx.ConnConfig) string {
 }
 
 // Probe asks the server by a connection of its own, since the pool's may all be in use, or lead to
-// a server that has moved. If the server works, it ends the pool's silent connections together.
+// a server that has moved. The connection itself may have become silent, as all others then have, so
+// after half a timeout another one is asked as well. If the server works, Probe ends the pool's silent
+// connections together.
 func (db *Client) Probe() error {
 	settings := db.pool.Config().ConnConfig
 	ctx, cancel := context.WithTimeout(db.life, time.Duration(2+otherHosts(settings))*db.config.Timeout)
 	defer cancel()
+	verdicts := make(chan error, 2)
+	ask := func() { verdicts <- db.probeAnew(ctx, settings) }
+	go ask()
+	asked, again := 1, time.NewTimer(db.config.Timeout/2)
+	defer again.Stop()
+	var err error
+	for asked > 0 {
+		select {
+		case <-again.C:
+			asked++
+			go ask()
+			continue
+		case err = <-verdicts:
+			asked--
+		}
+		if !breaker.IsFailure(err) || store.CauseOf(err) != store.Timeout {
+			break
+		}
+	}
+	if err == nil {
+		db.endSilent(ctx)
+	}
+	cancel()
+	for range asked {
+		<-verdicts
+	}
+	return err
+}
+
+// probeAnew probes the server by a new connection.
+func (db *Client) probeAnew(ctx context.Context, settings *pgx.ConnConfig) error {
 	conn, err := db.connect(ctx, settings)
 	if IsCode(err, tooManyConnections) {
 		return db.probeIdle(ctx, err)
@@ -54,11 +87,7 @@ func (db *Client) Probe() error {
 	if err := db.prepareConnection(ctx, conn); err != nil {
 		return db.Explain(err, false)
 	}
-	err = db.probeOn(ctx, conn)
-	if err == nil {
-		db.endSilent(ctx)
-	}
-	return err
+	return db.probeOn(ctx, conn)
 }
 
 // probeOn probes the server by a connection.
