@@ -133,7 +133,8 @@ func FailOpen(opts ...OpenOption) LimitOption {
 // UNAVAILABLE in gRPC, instead of 429, or RESOURCE_EXHAUSTED: load balancers and clients see that
 // the request is not at fault. Retry-After is random, so that refused clients do not come back
 // together: as long as without Overload, and up to as much again, or up to 3 s more if that is
-// longer. It is no failure: OnError is not called, and spans have no error of this module.
+// longer. It is no failure: OnError is not called, and spans have no error of this module. Such a
+// permit belongs in front of idempotency, where replays need one too.
 func Overload() ConcurrencyOption {
 	return setting.Func(func(s *setting.Settings) { s.Overload = true })
 }

@@ -24,7 +24,8 @@ func NewConcurrency(s *semaphore.Semaphore, set setting.Settings) *Hold {
 	}
 	h := &Hold{
 		Watch: newWatch(set, "semaphore", s.Name()), Package: "concurrency", Status: "Concurrency-Status",
-		mechanism: permits{s, set.Overload}, counts: true, kind: "semaphore", name: s.Name(), wait: set.Wait,
+		mechanism: permits{s, set.Overload}, counts: true, overload: set.Overload,
+		kind: "semaphore", name: s.Name(), wait: set.Wait,
 	}
 	if set.Tiers != nil {
 		for tier := policy.Critical; tier <= policy.Background; tier++ {

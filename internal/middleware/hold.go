@@ -20,6 +20,7 @@ type Hold struct {
 	mechanism mechanism
 	tiers     []mechanism // of each tier; nil without tiers
 	counts    bool        // a request that holds twice counts twice, and may wait for itself
+	overload  bool        // it protects the server, also from replays
 	kind      string      // of the mechanism, for logs
 	name      string
 	wait      time.Duration // how long a request waits; zero refuses it at once
@@ -147,7 +148,7 @@ func (m *Hold) acquire(request context.Context, mechanism mechanism, key string,
 func (m *Hold) run(request context.Context, x Exchange, key string, h held) {
 	began := time.Now()
 	mark := x.Mark()
-	ctx := mark.holding(h.Context(), m.kind, m.name, key)
+	ctx := mark.holding(h.Context(), m, key)
 	defer func() {
 		m.typical.Add(time.Since(began))
 		how := x.Sample()

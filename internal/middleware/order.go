@@ -25,6 +25,7 @@ type Mark struct {
 
 	mechanism, name string
 	key             string       // of a lock or a permit
+	overload        bool         // a permit that protects the server: each answer needs one
 	guard           *guard.Guard // nil for a lock or a permit
 	op              guard.Operation
 }
@@ -58,6 +59,7 @@ func (m *Idempotency) check(ctx context.Context, op guard.Operation, mark *Mark)
 			continue
 		}
 		switch {
+		case outer.overload:
 		case outer.guard == nil:
 			if !m.order.heldBefore.Swap(true) {
 				m.logger.WarnContext(ctx, "lockkeeper: a lock or a permit is acquired in front of idempotency, so replays need it too",
@@ -107,8 +109,8 @@ func (m *Mark) in(ctx context.Context, g *guard.Guard, op guard.Operation) conte
 }
 
 // holding returns the mark as the context of a request that holds a key.
-func (m *Mark) holding(ctx context.Context, mechanism, name, key string) context.Context {
-	m.Context, m.mechanism, m.name, m.key = ctx, mechanism, name, key
+func (m *Mark) holding(ctx context.Context, h *Hold, key string) context.Context {
+	m.Context, m.mechanism, m.name, m.key, m.overload = ctx, h.kind, h.name, key, h.overload
 	return m
 }
 

@@ -98,10 +98,15 @@ var orderRows = []row{
 		logs(t, &j, "two guards")
 	}},
 	{"a lock in front of idempotency is logged", func(t *rig) {
-		inFront(t, Exclusive{Locker: newLocker(t, newStore(t)), By: byID})
+		inFront(t, Exclusive{Locker: newLocker(t, newStore(t)), By: byID}, "in front of idempotency")
 	}},
 	{"a permit in front of idempotency is logged", func(t *rig) {
-		inFront(t, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID})
+		inFront(t, Concurrency{Semaphore: newSemaphore(t, newStore(t), 10), By: byID}, "in front of idempotency")
+	}},
+	{"a permit that protects the server stands in front of idempotency", func(t *rig) {
+		inFront(t, Concurrency{
+			Semaphore: newSemaphore(t, newStore(t), 10), By: byID, Options: []policy.ConcurrencyOption{policy.Overload()},
+		})
 	}},
 	{"a request within the process is independent", func(t *rig) {
 		var j Journal
@@ -137,8 +142,8 @@ var orderRows = []row{
 	}},
 }
 
-// inFront tests a middleware in front of idempotency: it works, and is logged once.
-func inFront(t *rig, m Middleware) {
+// inFront tests a middleware in front of idempotency: it works, and the log has this line once, or none.
+func inFront(t *rig, m Middleware, line ...string) {
 	t.Helper()
 	var j Journal
 	var c counter
@@ -149,5 +154,9 @@ func inFront(t *rig, m Middleware) {
 			s.send("1", "", "X-User", "u", keyHeader, strconv.Itoa(n)).is(http.StatusCreated, "run "+strconv.Itoa(n+1))
 		}
 	}
-	logs(t, &j, "in front of idempotency")
+	if len(line) > 0 {
+		logs(t, &j, line[0])
+	} else if logged := j.Records(t); len(logged) > 0 {
+		t.Errorf("logged %v", logged)
+	}
 }
