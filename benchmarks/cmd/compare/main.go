@@ -1,7 +1,7 @@
 // Compare measures Lockkeeper beside other libraries and beside what is possible, and writes
 // RESULTS.md, results.json and charts.
 //
-//	go run ./cmd/compare [-quick | -tiny | -render] [-only regexp] [-rounds 3] [-machine name] [-out dir]
+//	go run ./cmd/compare [-quick | -tiny | -render] [-only regexp [-add]] [-rounds 3] [-machine name] [-out dir]
 //
 // It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports.
 package main
@@ -64,6 +64,7 @@ func run(ctx context.Context, args []string) error {
 		quick  = flags.Bool("quick", false, "measure for about three minutes instead of thirty")
 		tiny   = flags.Bool("tiny", false, "only show that everything runs")
 		only   = flags.String("only", "", "run the sections whose names match this regular `expression`")
+		add    = flags.Bool("add", false, "keep the other sections of the results that are there")
 		rounds = flags.Int("rounds", 0, "how often every contender runs: 3, or 1 with -tiny, if not set")
 		render = flags.Bool("render", false, "measure nothing, and write RESULTS.md of the results that are there anew")
 		name   = flags.String("machine", "", "make the run the published one of the machine of this `name`, by whose median targets are judged")
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	o := bench.Options{
 		Rounds: cmp.Or(*rounds, 3), Out: *out, Log: os.Stderr,
-		Command: command(flags), Machine: *name,
+		Command: command(flags), Machine: *name, Add: *add,
 	}
 	switch {
 	case flags.NArg() > 0:
@@ -87,8 +88,8 @@ func run(ctx context.Context, args []string) error {
 		return errors.New("-rounds is negative")
 	case *quick && *tiny, *render && (*quick || *tiny):
 		return errors.New("-quick, -tiny and -render exclude each other")
-	case *name != "" && (*quick || *tiny || *only != ""):
-		return errors.New("-machine wants a full run")
+	case *name != "" && (*quick || *tiny || *only != "" && !*add):
+		return errors.New("-machine wants a full run, or -add")
 	case *render:
 		return bench.Render(o, sections())
 	case *quick:
@@ -104,7 +105,7 @@ func command(flags *flag.FlagSet) string {
 	text := "go run ./cmd/compare"
 	flags.Visit(func(f *flag.Flag) {
 		switch value := f.Value.String(); {
-		case f.Name == "out", f.Name == "machine":
+		case f.Name == "out", f.Name == "machine", f.Name == "add":
 		case f.Name == "only":
 			text += " -only '" + value + "'"
 		case value == "true":

@@ -345,6 +345,48 @@ func TestTargetsAreJudgedByTheMedianOfMachines(t *testing.T) {
 		"| speed | ≥ 15 1/s | *14.0* | *14.0* | 16.0 | 20.0 | **not reached** |  |\n")
 }
 
+// A run that adds its sections keeps the others, also in the published run of its machine.
+func TestAdd(t *testing.T) {
+	o := options(t)
+	o.Machine, o.Command = "A", "go run ./all"
+	named := func(name string, speed float64) Section {
+		s := some(func(_ context.Context, b *B) error {
+			b.Measured(name, speed)
+			return nil
+		})[0]
+		s.Name, s.Title, s.Targets = name, name, []Target{{What: name, Bound: 15, Better: More}}
+		return s
+	}
+	run := func(sections ...Section) error { return Run(context.Background(), o, sections) }
+	if err := run(named("tokens", 16), named("locks", 17)); err != nil {
+		t.Fatal(err)
+	}
+	o.Add, o.Command = true, "go run ./some"
+	if err := run(named("locks", 18), named("delay", 19)); err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, o.Out, pageFile)
+	for _, want := range []string{
+		"by `go run ./all`, in", "| tokens | ≥ 15 | 16.0 | 16.0 | reached |", "| locks | ≥ 15 | 18.0 | 18.0 | reached |",
+		"| delay | ≥ 15 | 19.0 | 19.0 | reached |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "by `go run ./some`, on a machine with the processor "); n != 2 {
+		t.Errorf("%d sections are of the second run, want 2:\n%s", n, text)
+	}
+	o.Rounds = 1
+	if err := run(named("locks", 1)); err == nil {
+		t.Error("a section of one round was added to a report of three")
+	}
+	o.Rounds, o.Out = 3, t.TempDir()
+	if err := run(named("locks", 1)); err == nil {
+		t.Error("a section was added to no report")
+	}
+}
+
 // A report that is rendered is the one that was measured, with the targets of now.
 func TestRender(t *testing.T) {
 	o := options(t)

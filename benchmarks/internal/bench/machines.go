@@ -63,38 +63,44 @@ func readMachines(dir string) (all []published, err error) {
 	return all, json.Unmarshal(data, &all)
 }
 
-// record makes a run that of a machine, instead of an earlier one on it.
-func record(dir, name string, r *report) error {
+// record makes a run that of a machine, instead of an earlier one on it, or adds its targets to that.
+func record(dir, name string, r *report, add bool) error {
 	all, err := readMachines(dir)
 	if err != nil {
 		return err
 	}
-	fact := func(name string) string {
-		for _, f := range r.Machine {
-			if f.Name == name {
-				return f.Value
-			}
-		}
-		return ""
+	at := slices.IndexFunc(all, func(p published) bool { return p.Name == name })
+	if at < 0 {
+		at, all = len(all), append(all, published{})
 	}
-	p := published{
-		Name: name, Processor: fact("processor"), SystemCall: fact("system call"), Began: r.Began, Values: make(map[string]float64),
+	p := &all[at]
+	if !add || p.Values == nil {
+		*p = published{
+			Name: name, Processor: named(r.Machine, "processor"), SystemCall: named(r.Machine, "system call"), Began: r.Began,
+			Values: make(map[string]float64),
+		}
 	}
 	for _, s := range r.Sections {
 		for _, t := range s.Targets {
 			if t.Value != nil {
 				p.Values[t.What] = *t.Value
+				delete(p.Older, t.What)
 			}
 		}
-	}
-	if i := slices.IndexFunc(all, func(p published) bool { return p.Name == name }); i >= 0 {
-		all[i] = p
-	} else {
-		all = append(all, p)
 	}
 	data, err := json.MarshalIndent(all, "", "\t")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, machinesFile), append(data, '\n'), 0o644)
+}
+
+// named returns the value of a fact, or "" if there is none of this name.
+func named(facts []fact, name string) string {
+	for _, f := range facts {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
 }

@@ -32,6 +32,13 @@ type sectionReport struct {
 	Tables  []tableReport  `json:"tables"`
 	Targets []targetReport `json:"targets,omitempty"`
 	Notes   []string       `json:"notes,omitempty"`
+	Run     *runReport     `json:"run,omitempty"` // if it was measured in another one than the report says
+}
+
+type runReport struct {
+	Command string    `json:"command"`
+	Began   time.Time `json:"began"`
+	Machine []fact    `json:"machine"`
 }
 
 type tableReport struct {
@@ -87,6 +94,16 @@ func (b Better) name() string {
 	default:
 		return ""
 	}
+}
+
+// betterOf returns what has a name.
+func betterOf(name string) Better {
+	for _, b := range []Better{More, Less} {
+		if b.name() == name {
+			return b
+		}
+	}
+	return Neither
 }
 
 // report returns the report of the section.
@@ -147,7 +164,7 @@ func (r *report) markdown(machines []published) []byte {
 	case Quick.String():
 		p("**The quick setting measures for a short time. These figures are rough.**\n\n")
 	}
-	p("Measured on %s by `%s`, in %v. ", r.Began.Format("2 January 2006"), r.Command, time.Duration(r.Elapsed*float64(time.Second)).Round(time.Second))
+	p("Measured on %s by `%s`, in %v. ", r.Began.Format(day), r.Command, time.Duration(r.Elapsed*float64(time.Second)).Round(time.Second))
 	if r.Rounds == 1 {
 		p("All contenders have run once, in the same process run. ")
 	} else {
@@ -178,6 +195,9 @@ func (r *report) markdown(machines []published) []byte {
 	return w.Bytes()
 }
 
+// day formats the date of a run.
+const day = "2 January 2006"
+
 // anchor returns the name by which GitHub links to a heading.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
@@ -204,7 +224,7 @@ func (r *report) targets(p func(string, ...any), machines []published) {
 			"each machine. A value in *italics* misses the bound. One in (brackets) is not judged: a later change of the library moved it by "+
 			"more than a tenth; [machines.json](%s) says which.\n\n| | processor | system call | measured on |\n|---|---|---|---|\n", machinesFile)
 		for _, m := range machines {
-			p("| %s | %s | %s | %s |\n", m.Name, text(m.Processor), cmp.Or(m.SystemCall, "not measured"), m.Began.Format("2 January 2006"))
+			p("| %s | %s | %s | %s |\n", m.Name, text(m.Processor), cmp.Or(m.SystemCall, "not measured"), m.Began.Format(day))
 		}
 		p("\n")
 	}
@@ -275,6 +295,10 @@ func (r targetReport) row(alone bool, machines []published) string {
 
 func (s *sectionReport) markdown(p func(string, ...any)) {
 	p("\n## %s\n\n%s\n", s.Title, s.About)
+	if s.Run != nil {
+		p("\nMeasured on %s by `%s`, on a machine with the processor %s and a system call of %s.\n", s.Run.Began.Format(day), s.Run.Command,
+			named(s.Run.Machine, "processor"), named(s.Run.Machine, "system call"))
+	}
 	for _, t := range s.Tables {
 		t.markdown(p)
 	}

@@ -20,6 +20,7 @@ type Options struct {
 	Log     io.Writer
 	Command string // how to run the same again, for the report
 	Machine string // makes the run the published one of a machine of this name, unless empty
+	Add     bool   // keeps the other sections of the report in Out
 }
 
 // Run runs the sections one after the other, and writes the report. An error ends its section, and
@@ -53,10 +54,56 @@ func Run(ctx context.Context, o Options, sections []Section) error {
 		}
 	}
 	r.Elapsed = time.Since(r.Began).Seconds()
-	if err := r.write(o.Out, o.Machine); err != nil {
+	whole := &r
+	if o.Add {
+		var err error
+		if whole, err = r.addedTo(o.Out); err != nil {
+			return err
+		}
+	}
+	if err := whole.publish(o, &r); err != nil {
 		return err
 	}
 	return failure
+}
+
+// addedTo returns the report in a directory with the sections of r, instead of its own of these names.
+func (r *report) addedTo(dir string) (*report, error) {
+	kept, err := readReport(dir)
+	if err != nil {
+		return nil, err
+	}
+	if kept.Setting != r.Setting || kept.Rounds != r.Rounds {
+		return nil, fmt.Errorf("the report in %s was measured with the setting %s in %d rounds", dir, kept.Setting, kept.Rounds)
+	}
+	for _, s := range r.Sections {
+		s.Run = &runReport{r.Command, r.Began, r.Machine}
+		if at := slices.IndexFunc(kept.Sections, func(k sectionReport) bool { return k.Name == s.Name }); at >= 0 {
+			kept.Sections[at] = s
+		} else {
+			kept.Sections = append(kept.Sections, s)
+		}
+	}
+	kept.Modules = r.Modules
+	return &kept, nil
+}
+
+// readReport reads the report in a directory, with the targets of its time.
+func readReport(dir string) (r report, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, resultsFile))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, err
+	}
+	for _, s := range r.Sections {
+		for i := range s.Targets {
+			t := &s.Targets[i]
+			t.target = Target{What: t.What, Bound: t.Bound, Better: betterOf(t.Better), Unit: t.Unit, Floor: t.Floor}
+		}
+	}
+	return r, nil
 }
 
 // usualRounds is the number of rounds that a section's Full is about.
@@ -79,12 +126,8 @@ func estimate(o Options, s Section) time.Duration {
 // Render writes the report of an earlier run anew, with the present targets of the sections, and
 // measures nothing.
 func Render(o Options, sections []Section) error {
-	data, err := os.ReadFile(filepath.Join(o.Out, resultsFile))
+	r, err := readReport(o.Out)
 	if err != nil {
-		return err
-	}
-	var r report
-	if err := json.Unmarshal(data, &r); err != nil {
 		return err
 	}
 	for i := range r.Sections {
@@ -101,7 +144,7 @@ func Render(o Options, sections []Section) error {
 			s.Targets[j].set(*t)
 		}
 	}
-	return r.write(o.Out, o.Machine)
+	return r.publish(o, &r)
 }
 
 // The files of a report.
@@ -110,12 +153,21 @@ const (
 	pageFile    = "RESULTS.md"
 )
 
-// write writes the report into a directory. With a name of a machine, the run is its published one
-// from now on.
-func (r *report) write(dir, machine string) error {
-	if err := os.MkdirAll(filepath.Join(dir, "charts"), 0o755); err != nil {
+// publish writes the report, and makes a run that of a machine if the machine has a name.
+func (r *report) publish(o Options, run *report) error {
+	if err := os.MkdirAll(filepath.Join(o.Out, "charts"), 0o755); err != nil {
 		return err
 	}
+	if o.Machine != "" {
+		if err := record(o.Out, o.Machine, run, o.Add); err != nil {
+			return err
+		}
+	}
+	return r.write(o.Out)
+}
+
+// write writes the report into a directory.
+func (r *report) write(dir string) error {
 	for _, s := range r.Sections {
 		for _, t := range s.Tables {
 			if t.Chart == nil {
@@ -132,11 +184,6 @@ func (r *report) write(dir, machine string) error {
 	}
 	if err := os.WriteFile(filepath.Join(dir, resultsFile), data, 0o644); err != nil {
 		return err
-	}
-	if machine != "" {
-		if err := record(dir, machine, r); err != nil {
-			return err
-		}
 	}
 	machines, err := readMachines(dir)
 	if err != nil {
