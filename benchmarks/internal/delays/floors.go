@@ -2,17 +2,21 @@ package delays
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 )
 
 // The rows of the fewest steps.
 const (
 	scriptsFloor    = "two scripts of a GET and a SET and a ZADD each, in pipelines of ten (the floor)"
 	statementsFloor = "three plain statements for ten (the floor)"
+	timersFloor     = "a timer and a plain UPDATE for each (the floor)"
 )
 
 // plain takes a batch of tasks from its put to its end.
@@ -46,6 +50,39 @@ func plainRedis(ctx context.Context, addr string) (*plain, error) {
 		}
 		return nil
 	}, func() { _ = client.Close() }}, nil
+}
+
+// timers inserts a row for each task of a plan, and takes each by a plain UPDATE at the time at which it is
+// due. It returns how late the updates have ended.
+func timers(ctx context.Context, dsn string, p plan) (late []time.Duration, err error) {
+	pool, err := connect(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	var (
+		mu    sync.Mutex
+		takes errgroup.Group
+	)
+	err = p.put(ctx, func(t task) error {
+		if _, err := pool.Exec(ctx, "INSERT INTO plain_tasks (queue, key, due, payload) VALUES ('timers', $1, $2, $3)",
+			[]byte(t.key), t.due.UnixMicro(), payload(t.due)); err != nil {
+			return err
+		}
+		takes.Go(func() error {
+			<-time.After(time.Until(t.due))
+			tag, err := pool.Exec(ctx, "UPDATE plain_tasks SET owner = 'owner', due = due + 5000000 WHERE queue = 'timers' AND key = $1", []byte(t.key))
+			if err == nil && tag.RowsAffected() != 1 {
+				err = fmt.Errorf("task %s is not there", t.key)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			late = append(late, time.Since(t.due))
+			return err
+		})
+		return nil
+	})
+	return late, errors.Join(err, takes.Wait())
 }
 
 const plainTable = `

@@ -90,6 +90,11 @@ func (y *yard) lateness(ctx context.Context, b *bench.B) error {
 		bench.Column{Name: tail, Unit: "ms", Better: bench.Less},
 		bench.Column{Name: begun, Unit: "%", Better: bench.More, Format: "%.0f"},
 	)
+	add := func(row string, late []time.Duration) {
+		t.Add(row, median, millis(bench.Percentile(late, 0.50)))
+		t.Add(row, tail, millis(bench.Percentile(late, 0.99)))
+		t.Add(row, begun, 100*float64(len(late))/float64(p.tasks))
+	}
 	var all []bench.Contender
 	for _, c := range those(onRedis, asynqRow, onPostgres, riverRow) {
 		all = append(all, bench.Contender{Row: c.row, Run: func(ctx context.Context) error {
@@ -100,19 +105,29 @@ func (y *yard) lateness(ctx context.Context, b *bench.B) error {
 			if err != nil {
 				return err
 			}
-			t.Add(c.row, median, millis(bench.Percentile(late, 0.50)))
-			t.Add(c.row, tail, millis(bench.Percentile(late, 0.99)))
-			t.Add(c.row, begun, 100*float64(len(late))/float64(p.tasks))
+			add(c.row, late)
 			return nil
 		}})
 	}
+	all = append(all, bench.Contender{Row: timersFloor, Run: func(ctx context.Context) error {
+		if err := y.clear(ctx); err != nil {
+			return err
+		}
+		late, err := timers(ctx, y.postgres.DSN(), p)
+		if err != nil {
+			return err
+		}
+		add(timersFloor, late)
+		return nil
+	}})
+	t.Reference(timersFloor)
 	if err := b.Interleave(ctx, "delay, lateness", all); err != nil {
 		return err
 	}
 	b.Measured(redisMedian, t.Value(onRedis, median))
 	b.Measured(redisTail, t.Value(onRedis, tail))
 	b.Measured(redisAsynq, t.Ratio(median, onRedis, asynqRow))
-	b.Measured(postgresMedian, t.Value(onPostgres, median))
+	b.Measured(postgresMedian, t.Ratio(median, onPostgres, timersFloor))
 	b.Measured(postgresTail, t.Value(onPostgres, tail))
 	b.Measured(postgresRiver, t.Ratio(median, onPostgres, riverRow))
 	return nil
@@ -136,7 +151,7 @@ func (y *yard) begin(ctx context.Context, c contender, p plan) ([]time.Duration,
 	}, func() {
 		go func() {
 			contest.Rest(p.rest)
-			put <- p.put(ctx, q)
+			put <- p.put(ctx, func(t task) error { return q.put(ctx, []task{t}) })
 		}()
 	})
 	if err != nil {
@@ -149,11 +164,11 @@ func (y *yard) begin(ctx context.Context, c contender, p plan) ([]time.Duration,
 	return late, <-put
 }
 
-func (p plan) put(ctx context.Context, q tasks) error {
+func (p plan) put(ctx context.Context, put func(task) error) error {
 	last := time.Now().Add(p.spread)
 	for i := range p.tasks {
 		due := time.Now().Add(rand.N(max(time.Until(last), 1)))
-		if err := q.put(ctx, []task{{"key-" + strconv.Itoa(i), due}}); err != nil {
+		if err := put(task{"key-" + strconv.Itoa(i), due}); err != nil {
 			return err
 		}
 	}

@@ -185,6 +185,6 @@ func permits(ctx context.Context, b *bench.B) error {
 		return err
 	}
 	t.Order(fixed, adaptive)
-	b.Measured(adapting, t.Value(adaptive, took)-t.Value(fixed, took))
+	b.Measured(adapting, t.Value(fixed, took)*(t.PairedRatio(took, adaptive, fixed)-1))
 	return nil
 }
