@@ -76,7 +76,7 @@ type config struct {
 	providers       telemetry.Providers
 }
 
-// WithMaxBuckets sets how many token buckets in debt the store holds: a million by default, about
+// WithMaxBuckets sets how many token buckets in debt the store holds: 1,048,576 by default, about
 // 56 bytes each, and the text of a key of more than 16 bytes. It panics if n is not positive.
 //
 // When as many are in debt, a new key takes the place of another one: of some sixty buckets, chosen
@@ -128,7 +128,7 @@ func WithMaxLeases(n int) Option {
 	return func(c *config) { c.maxLeases = n }
 }
 
-// WithMaxParticipants sets the maximum number of participants of all latches: a million by default,
+// WithMaxParticipants sets the maximum number of participants of all latches: 1,048,576 by default,
 // about 60 bytes and their names each, and 300 more for each latch. It panics if n is not positive.
 func WithMaxParticipants(n int) Option {
 	if n < 1 {

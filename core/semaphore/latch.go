@@ -48,8 +48,8 @@ func WithLatchTTL(d time.Duration) LatchOption { return func(l *Latch) { l.req.T
 // store does not keep the count: processes should use the same one.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
-// [MaxParticipants], and another one if the store is nil, if the name is empty, longer than 128
-// bytes or not printable ASCII, or if an option is out of its range.
+// [store.MaxParticipants], and another one if the store is nil, if the name is empty, longer than
+// 128 bytes or not printable ASCII, or if an option is out of its range.
 func NewLatch(st store.Latches, name string, count int, opts ...LatchOption) (*Latch, error) {
 	l := &Latch{st, store.LatchRequest{Name: name, Count: count, TTL: 24 * time.Hour}}
 	option.Apply(l, opts)

@@ -97,7 +97,7 @@ func withReserve(c *lease.Config, n int, share float64) {
 // queue costs memory and connections, and its end is refused all the same.
 func WithMaxWaiting(n int) Option { return func(c *lease.Config) { c.MaxWaiting = n } }
 
-// WithCapacityFunc sets the capacity of each key: 1 to [MaxCapacity], or 0 for that of the
+// WithCapacityFunc sets the capacity of each key: 1 to store.MaxCapacity, or 0 for that of the
 // Semaphore, [Semaphore.SetCapacities] included. With any other value the call fails with
 // [ErrInvalidCapacity]. f is called for every request, and again for waiting ones on
 // [Semaphore.SetCapacity]; it should be quick, and return the same value in every process.

@@ -123,8 +123,8 @@ type core struct {
 // later.
 //
 // It returns an error that matches [ErrInvalidCapacity] if the capacity is not between 1 and
-// [MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128 bytes
-// or not printable ASCII, or if an option is out of its range.
+// [store.MaxCapacity], and another one if the store is nil, if the name is empty, longer than 128
+// bytes or not printable ASCII, or if an option is out of its range.
 func New(st store.Leases, name string, capacity int, opts ...Option) (*Semaphore, error) {
 	config, err := lease.NewConfig("semaphore", st, name, lease.Config{MaxWaiting: 1024}, opts)
 	if err == nil {
