@@ -68,6 +68,8 @@ type Queue struct {
 // New returns a queue that keeps its tasks in store, under name. Queues with the same name should
 // have the same settings; different ones in this process are logged.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error if the store is nil, if the name is empty, longer than 128 bytes or not
 // printable ASCII, or if an option is out of its range.
 func New(st store.Delays, name string, opts ...Option) (*Queue, error) {

@@ -72,6 +72,8 @@ type Election struct {
 // (lock.WithFair), whatever the locker's setting is: candidates lead in the order in which they
 // began to campaign.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error if the locker is nil, if the role is empty or longer than 1,024 bytes, or if
 // an option is out of its range.
 func New(l *lock.Locker, role string, opts ...Option) (*Election, error) {

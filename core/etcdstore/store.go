@@ -137,6 +137,8 @@ const maxWithdrawn = 1 << 14
 // New returns a store on the cluster of a client. It calls nothing yet, and Close does not close the
 // client. It returns an error for a nil client, for one without endpoints, and for an option out of
 // its range.
+//
+// docs/defaults.md has the default of every option, and what happens at its edge.
 func New(c *clientv3.Client, opts ...Option) (*Store, error) {
 	config := config{prefix: "lockkeeper", timeout: time.Second, logger: slog.Default(), oldest: [2]int{3, 4}, quota: 2 << 30, history: 10_000}
 	option.Apply(&config, opts)

@@ -72,6 +72,8 @@ type Guard struct {
 
 // New returns a guard that keeps its records in store, under name.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // Guards with the same name should have the same settings; different ones in this process are
 // logged. A guard that is dropped without Close is collected when all its attempts are settled and
 // confirmed.

@@ -51,6 +51,8 @@ type Locker struct {
 
 // New returns a Locker that keeps its locks in store, under name.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // Lockers with the same name should have the same settings; different ones in this process are
 // logged. If some callers need other settings, use [Locker.With]. A Locker that is dropped without
 // Close is collected when it holds no lock any more, or a third of a lease later.

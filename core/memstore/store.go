@@ -158,6 +158,8 @@ func WithMaxDocumentBytes(n int) Option {
 }
 
 // New returns an empty store.
+//
+// docs/defaults.md has the default of every option, and what happens at its edge.
 func New(opts ...Option) *Store {
 	c := config{
 		maxBuckets: 1 << 20, maxRecordBytes: 256 << 20, maxLeases: 1 << 19, maxParticipants: 1 << 20,

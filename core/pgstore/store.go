@@ -164,6 +164,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // New returns a store on the database that the DSN names, a URL or a list of key=value as pgx takes
 // it. It connects to nothing yet. It returns an error for a DSN that cannot be read, and for an
 // option out of its range.
+//
+// docs/defaults.md has the default of every option, and what happens at its edge.
 func New(dsn string, opts ...Option) (*Store, error) {
 	settings, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

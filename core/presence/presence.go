@@ -110,6 +110,8 @@ var presences = struct {
 // then ends with the second Stop. Start sends nothing itself: a store that does not reply is logged,
 // and tried again.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error if the store is nil or cannot be compared, and for nil rules.
 func Start(st store.Documents, opts ...Option) (*Presence, error) {
 	if naming.IsNil(st) {

@@ -61,6 +61,8 @@ var (
 
 // New returns a store that keeps every lock on a majority of its members: two of five may fail.
 //
+// docs/defaults.md has the times that it allows its members, and what happens at their edges.
+//
 // The members must be servers of their own that share nothing and are not replicated: a replica
 // that takes over lacks the newest locks, and counts as a member that has been up all the time.
 // Every process must name the same members, and agree on the leases of its locks

@@ -147,6 +147,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // Close the hook does nothing. Idle connections from before are closed, since the hook does not
 // watch them.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error for an option out of its range, and for a client that is nil, does not have
 // ContextTimeoutEnabled, or is neither a *redis.Client nor a *redis.ClusterClient. A Ring is
 // refused: while a shard is unreachable, another one would grant its locks again. So is a

@@ -157,6 +157,8 @@ type present struct {
 
 // Open puts the document of a source in force, and then follows the source until Close.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error, and changes nothing, if the first document cannot be read or is not accepted
 // (an *[Errors]), and for options that are none. After that, a bad document or a source that fails
 // changes nothing either: the last good document stays in force, [Applied] and the log say so, and

@@ -47,6 +47,8 @@ func WithLatchTTL(d time.Duration) LatchOption { return func(l *Latch) { l.req.T
 // NewLatch returns the latch with this name in store, which opens after count participants. The
 // store does not keep the count: processes should use the same one.
 //
+// docs/defaults.md has the default of the option, and what happens at its edge.
+//
 // It returns an error that matches [ErrInvalidCapacity] if the count is not between 1 and
 // [store.MaxParticipants], and another one if the store is nil, if the name is empty, longer than
 // 128 bytes or not printable ASCII, or if an option is out of its range.

@@ -117,6 +117,8 @@ type core struct {
 // New returns a Semaphore that keeps its permits in store, under name, with a capacity for each
 // key.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // Semaphores with the same name should have the same capacity and settings; different ones in this
 // process are logged. If some callers need other settings, use [Semaphore.With]. A Semaphore that
 // is dropped without Close is collected when it has no permit any more, or a third of a lease

@@ -58,6 +58,8 @@ type Limiter struct {
 
 // New returns a limiter that keeps the buckets of its keys in store, under name.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // Limiters with the same name should have the same plan; different ones in this process are logged
 // to slog.Default().
 //

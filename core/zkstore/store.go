@@ -92,6 +92,8 @@ var operations = []string{opAcquire, opRelease, opRenew, opInspect, opLatch, opW
 // if there is no server, for an address that cannot be read, and for an option out of its range. If no
 // server can be reached, calls return errors that match store.ErrUnavailable.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // The connection is the store's own ([Store.Conn]). Its session must not be shared with code that
 // closes it.
 func New(servers []string, opts ...Option) (*Store, error) {

@@ -87,6 +87,8 @@ type Mutex struct {
 
 // NewMutex returns the mutex of a name of 1 to 1,024 bytes. An option out of its range is the error of
 // Lock.
+//
+// docs/defaults.md has the default of every option, and what happens at its edge.
 func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 	m := &Mutex{name: name, tries: 32, delay: 150 * time.Millisecond}
 	option.Apply(m, options)

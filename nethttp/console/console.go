@@ -163,6 +163,8 @@ type Console struct {
 // New returns a console for the mechanisms of all processes that have the store, and calls
 // presence.Start for this one.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It panics if neither [Authorize] nor [AllowAnyone] is given, and if the store or rules are nil.
 func New(st store.Store, opts ...Option) *Console {
 	c := &Console{config: config{logger: slog.Default()}, crossing: http.NewCrossOriginProtection()}

@@ -57,6 +57,8 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithMaxMarks(n int) Option { return func(c *config) { c.maxMarks = n } }
 
 // New returns a fence without marks. It returns an error for an option out of its range.
+//
+// docs/defaults.md has the default of every option, and what happens at its edge.
 func New(opts ...Option) (*Fence, error) {
 	c := config{ttl: 24 * time.Hour, maxMarks: 1 << 20}
 	option.Apply(&c, opts)

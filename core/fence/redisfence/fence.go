@@ -78,6 +78,8 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // New returns a fence on client, which the caller closes. It sends nothing yet.
 //
+// docs/defaults.md has the default of every option, and what happens at its edge.
+//
 // It returns an error for an option out of its range, and for a client that is nil or neither a
 // *redis.Client nor a *redis.ClusterClient. A Ring is refused: while a server is unreachable, it
 // uses another one for its keys, without their marks.
