@@ -1,5 +1,6 @@
 // Package doccheck checks the Markdown files of a repository: that their Go code is compiled, that
-// their links resolve, and that their figures are those of the benchmarks.
+// their links resolve, that their figures are those of the benchmarks, and that Chinese pages follow
+// their English ones.
 //
 // Each check returns its findings, one a line: the file, the number of the line, and what is wrong.
 package doccheck
