@@ -3,8 +3,10 @@
 package guides_test
 
 import (
+	"flag"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/examples/internal/doccheck"
@@ -45,7 +47,9 @@ func TestLinksOfPages(t *testing.T) {
 }
 
 // measured are the sections whose figures are those of the last run of the benchmarks, by page.
-var measured = map[string]string{"README.md": "Beside other libraries", "docs/performance.md": "How fast it is"}
+var measured = map[string]string{
+	"README.md": "Beside other libraries", "README.zh-CN.md": "与其他库对比", "docs/performance.md": "How fast it is",
+}
 
 func TestFiguresOfPages(t *testing.T) {
 	for page, section := range measured {
@@ -56,5 +60,34 @@ func TestFiguresOfPages(t *testing.T) {
 		for _, finding := range findings {
 			t.Error(finding)
 		}
+	}
+}
+
+var translated = flag.String("translated", "", "Chinese `pages`, separated by commas, in which all changes of their "+
+	"English pages have been made: write the present versions of these into their notes")
+
+// names are words that are the same in Chinese.
+var names = strings.Fields(`
+	Go Linux Lockkeeper PostgreSQL Redis amd64 echo gRPC gin v4 v5
+	Asynq Curator Envoy Hystrix Kong Redisson River Sentinel Temporal failsafe-go httprate pglock redis_rate redislock
+	redsync resilience4j rueidislock ulule/limiter x/time/rate
+`)
+
+// A Chinese page says what its English page says today.
+func TestTranslations(t *testing.T) {
+	for page := range strings.SplitSeq(*translated, ",") {
+		if page == "" {
+			continue
+		}
+		text, err := repository(t).Stamp(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile("../../"+page, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, finding := range repository(t).Translations(names, "docs/zh/README.md") {
+		t.Error(finding)
 	}
 }
