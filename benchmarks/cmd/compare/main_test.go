@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"io/fs"
@@ -115,5 +116,40 @@ func TestPublishedTargets(t *testing.T) {
 				t.Errorf("section %s: %s: %q is not reached", s.Name, target.What, line)
 			}
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the tables of docs/coming-from.md anew")
+
+// Each peer has a table in the page for its users, which is that of the published results.
+func TestComingFrom(t *testing.T) {
+	const page = "../../../docs/coming-from.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := bench.PeerTables("../../results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := string(text)
+	for _, table := range tables {
+		begin, end := "<!-- table of "+table.Name+": go test ./cmd/compare -run TestComingFrom -update -->\n", "<!-- end -->\n"
+		before, rest, ok := strings.Cut(now, begin)
+		_, after, ended := strings.Cut(rest, end)
+		if !ok || !ended {
+			t.Errorf("the page has no table of %s", table.Name)
+			continue
+		}
+		now = before + begin + cmp.Or(table.Markdown, "Not in the last published run.\n") + end + after
+	}
+	switch {
+	case now == string(text):
+	case *update:
+		if err := os.WriteFile(page, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error("docs/coming-from.md has other figures than the results: run it with -update")
 	}
 }

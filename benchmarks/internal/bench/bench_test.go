@@ -224,7 +224,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("results.json has the samples %v", s)
 	}
 	_, targets, _ := strings.Cut(text, "## Targets")
-	if !strings.Contains(targets, "| speed |") || strings.Count(text, "\n## ") != 3 {
+	if !strings.Contains(targets, "| speed |") || strings.Count(text, "\n## ") != 4 {
 		t.Errorf("the targets are not at the end:\n%s", text)
 	}
 	if results.Sections[0].Targets[2].Value != nil {

@@ -151,8 +151,8 @@ func (r *report) json() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// markdown returns RESULTS.md: first the comparison, at the end what it was made with, and the
-// targets.
+// markdown returns RESULTS.md: first the comparison with peers, then each section, at the end what it
+// was made with, and the targets.
 func (r *report) markdown(machines []published) []byte {
 	var w bytes.Buffer
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(&w, format, args...) }
@@ -171,14 +171,17 @@ func (r *report) markdown(machines []published) []byte {
 		p("All contenders have run in the same process run, interleaved, in %d rounds. A figure is the median of the rounds; in brackets "+
 			"are the least and the greatest. ", r.Rounds)
 	}
-	p("The best of each column is **bold**; rows in *italics* are references and do not compete. Machines differ and drift, " +
-		"so read the figures as ratios. Every sample is in [results.json](results.json).\n\n")
+	p("Machines differ and drift, so read the figures as ratios. Every sample is in [results.json](results.json).\n")
+	if all := peers(); r.measured(all) {
+		r.besidePeers(p, all)
+	}
+	const machine, versions, targets = "How it was measured", "Versions", "Targets"
+	p("\n## %s\n\nIn the tables below, the best of each column is **bold**; rows in *italics* are references and do not compete.\n\n", machine)
 	p("| | |\n|---|---|\n")
 	for _, f := range r.Machine {
 		p("| %s | %s |\n", f.Name, text(f.Value))
 	}
 	p("\nContents:\n\n")
-	const versions, targets = "Versions", "Targets"
 	for _, s := range r.Sections {
 		p("- [%s](#%s)\n", s.Title, anchor(s.Title))
 	}

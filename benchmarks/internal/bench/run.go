@@ -178,6 +178,11 @@ func (r *report) write(dir string) error {
 			}
 		}
 	}
+	if all := peers(); r.measured(all) {
+		if err := os.WriteFile(filepath.Join(dir, "charts", peersChart+".svg"), r.peersChart(all), 0o644); err != nil {
+			return err
+		}
+	}
 	data, err := r.json()
 	if err != nil {
 		return err
