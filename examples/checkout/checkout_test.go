@@ -2,10 +2,12 @@ package main_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,10 +32,99 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// The program says what to try: buttons that there are, and a command that is charged once.
+func TestThreeThingsToTry(t *testing.T) {
+	t.Parallel()
+	i := start(t)
+	var lines []string
+	eventually(t, 5*time.Second, "it prints what to try", func() bool {
+		lines = strings.Split(strings.TrimSpace(i.stdout.String()), "\n")
+		return len(lines) == 4
+	})
+	page := i.do(call{method: http.MethodGet, path: "/"}).body
+	for n, line := range lines[1:] {
+		if !strings.HasPrefix(line, fmt.Sprintf("  %d. ", n+1)) {
+			t.Errorf("line %d is %q", n+1, line)
+		}
+		if n == 2 {
+			continue
+		}
+		for _, button := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(line, -1) {
+			if !strings.Contains(page, "<strong>"+button[1]+"</strong>") {
+				t.Errorf("there is no button %q", button[1])
+			}
+		}
+	}
+	_, command, ok := strings.Cut(lines[3], "send this twice: ")
+	if !ok {
+		t.Fatalf("no command in %q", lines[3])
+	}
+	for n := range 2 {
+		if got := shell(t, command); !strings.HasPrefix(got, "HTTP/1.1 201") || strings.Contains(got, "Idempotency-Replayed: true") != (n == 1) {
+			t.Errorf("the answer %d to %s is\n%s", n+1, command, got)
+		}
+	}
+	if n := i.stats().Charges; n != 1 {
+		t.Errorf("%d charges", n)
+	}
+}
+
+// Each button of the page has a link to a line of the code, and no other file is shown.
+func TestLinksToCode(t *testing.T) {
+	t.Parallel()
+	i := start(t)
+	page := i.do(call{method: http.MethodGet, path: "/"}).body
+	links := regexp.MustCompile(`href="(/code/[^"]+)#here"`).FindAllStringSubmatch(page, -1)
+	if buttons := strings.Count(page, `class="act`); len(links) != buttons || buttons == 0 {
+		t.Errorf("%d buttons have %d links to code", buttons, len(links))
+	}
+	for _, link := range links {
+		if a := i.do(call{method: http.MethodGet, path: link[1]}); a.status != http.StatusOK || strings.Count(a.body, ` id="here"`) != 1 {
+			t.Errorf("%s has the status %d, and no line that is marked", link[1], a.status)
+		}
+	}
+	for _, file := range []string{"main_test.go", "..%2fgo.mod", "page%2fapp.js", "."} {
+		if a := i.do(call{method: http.MethodGet, path: "/code/" + file}); a.status == http.StatusOK {
+			t.Errorf("%s is shown", file)
+		}
+	}
+	if a := i.do(call{method: http.MethodGet, path: "/code/server.go?at=%3Cscript%3E"}); strings.Contains(a.body, "<script>") {
+		t.Error("the page of code shows what the client sends")
+	}
+}
+
+// Behind a proxy each client has a limit of its own, and the word of others about clients does not
+// count.
+func TestClientsBehindAProxy(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, proxies string
+		denied        bool
+	}{
+		{"the proxy is trusted", "192.0.2.0/24,127.0.0.0/8", false},
+		{"another one is trusted", "192.0.2.0/24", true},
+	} {
+		i := start(t, "-rate", "1", "-burst", "1", "-proxies", test.proxies)
+		denied := 0
+		for n := range 20 { // they do not take 20 s
+			a := i.do(call{
+				method: http.MethodGet, path: "/api/orders/none", user: "alice", header: map[string]string{"X-Forwarded-For": fmt.Sprintf("203.0.113.%d", n)},
+			})
+			if a.status == http.StatusTooManyRequests {
+				denied++
+			}
+		}
+		if denied > 0 != test.denied {
+			t.Errorf("%s: of 20 clients %d are denied", test.name, denied)
+		}
+	}
+}
+
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"-rate", "0"}, {"-rate", "x"}, {"-burst", "-1"}, {"-redis", "nonsense"}, {"-postgres", "nonsense"}, {"-postgres", "postgres://x@127.0.0.1:1/x"}, {"-lease", "1ns"}, {"-wait", "2ns"}, {"-wait", "-1s"},
+		{"-proxies", "nonsense"}, {"-proxies", "10.0.0.1"}, {"-rules", "/no/such/file"},
 		{"-addr", "300.0.0.1:x"}, {"extra"}, {"-redis", "redis://127.0.0.1:1", "-postgres", "postgres://x@127.0.0.1:1/x"},
 	} {
 		out, err := exec.Command(binary, args...).CombinedOutput()

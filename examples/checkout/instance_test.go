@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
@@ -38,7 +40,8 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
 		return 1
 	}
-	return m.Run() // as many tests at a time as there are cores: programs and pages compute
+	gin.SetMode(gin.ReleaseMode) // for handlers in the tests' own process
+	return m.Run()               // as many tests at a time as there are cores: programs and pages compute
 }
 
 // instance is a running program.
@@ -211,6 +214,19 @@ func (a answer) wantProblem(t testing.TB, status int, kind string) answer {
 		t.Fatalf("status %d, want %d with a problem %s: %s", a.status, status, kind, a.body)
 	}
 	return a
+}
+
+// shell runs a command that the program or its page has shown, and returns what it prints.
+func shell(t testing.TB, command string) string {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	out, err := exec.Command("sh", "-c", command).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return string(out)
 }
 
 // eventually polls until the condition holds.

@@ -1,7 +1,7 @@
 // Checkout is a small shop. Its customers are charged once, however often their browsers send the
 // payment. It sells no more than it has in stock, however many buy at once, and it makes two
-// reports at a time, however many are requested. Run it, open the address that it prints, and press
-// the buttons:
+// reports at a time, however many are requested. Run it, which compiles for a minute the first time
+// and prints nothing until then, open the address that it prints, and press the buttons:
 //
 //	go run ./examples/checkout
 //
@@ -54,6 +54,13 @@ import (
 // a fraction of it.
 const shutdownTimeout = 10 * time.Second
 
+// tries is what a newcomer may do first. %[1]s is the address.
+const tries = `three things to try:
+  1. open http://%[1]s/ and press "Pay 20 times at once": one charge, and 19 replays of its answer
+  2. press "Flash sale without it", and then "Flash sale with a lock": the shop sells too much, and then what it has
+  3. without a browser, send this twice: curl -i -H 'X-User: me' -H 'Idempotency-Key: 1' -d '{"sku":"tea","quantity":1}' http://%[1]s/api/checkout
+`
+
 func main() {
 	gin.SetMode(gin.ReleaseMode)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
@@ -79,6 +86,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	operated := flags.Bool("console", false,
 		"serve the console for operators at /console/, and refuse payments of unknown outcome until they are resolved there;\n"+
 			"prints the operator's token")
+	flags.Func("proxies", "`networks` of the proxies in front, such as 10.0.0.0/8,fd00::/8, whose X-Forwarded-For is the client's address", c.trust)
+	flags.StringVar(&c.rules, "rules", "", "`file` with rules for the limiter api and the semaphores reports and public-reports, which is followed")
 	flags.BoolVar(&c.reconcile, "reconcile", false, "ask the payment provider what became of them")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -127,7 +136,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 		c.console = console.New(state.store, console.Service(serviceName), console.Authorize(operators{c.token}.authorize))
 		defer func() { err = errors.Join(err, c.console.Close()) }()
 	}
-	handler, timers, err := newHandler(state, telemetry.metrics, c)
+	handler, timers, err := newHandler(ctx, state, telemetry.metrics, c)
 	if err != nil {
 		return err
 	}
@@ -140,6 +149,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	go func() { failed <- server.Serve(listener) }()
 	go timers()
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
+	_, _ = fmt.Fprintf(stdout, tries, listener.Addr())
 	if c.console != nil {
 		_, _ = fmt.Fprintf(stdout, "operator's console: http://%s/console/ (any user name; the password is the token)\n"+
 			"operator's token: %s\n", listener.Addr(), c.token)

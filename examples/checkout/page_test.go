@@ -84,6 +84,7 @@ func testPage(t *testing.T, l look, args ...string) {
 		if got := v.counter("charges"); got != charges {
 			t.Errorf("%s: %d charges, want %d", trial.button, got, charges)
 		}
+		v.sent(trial.tiles, trial.charges)
 		if got := v.counter("requests"); got != requests { // a request that was told to come back is one
 			t.Errorf("%s: %d requests, want %d", trial.button, got, requests)
 		}
@@ -92,8 +93,7 @@ func testPage(t *testing.T, l look, args ...string) {
 	if n := v.counter("replayed"); n != 20 {
 		t.Errorf("%d replays", n)
 	}
-	v.cars()
-	requests += v.later()
+	requests += v.cars() + v.later()
 	charges++
 
 	if v.Number(`Number(document.querySelector("#console").checkVisibility())`) != 0 {
@@ -109,6 +109,7 @@ func testPage(t *testing.T, l look, args ...string) {
 		if n := v.counter("denied") - before; n != denied || n+passed != 100 {
 			t.Errorf("100 at once: %d denied, %d tiles denied, %d passed", n, denied, passed)
 		}
+		v.sent(map[string]int{"passed": passed, "quota-exceeded": denied}, 0)
 	}
 	v.summary(fmt.Sprintf("100 at once: %d let through, %d refused at no cost.", passed, denied))
 	v.refusal(`429 quota-exceeded, violated-policies: api, Retry-After: \d+, RateLimit: "api";r=0;t=\d+, RateLimit-Policy: "api";q=60;w=3`)
@@ -127,6 +128,23 @@ func testPage(t *testing.T, l look, args ...string) {
 	v.Fits()
 	if list := complaints(); len(list) > 0 {
 		t.Errorf("the page %v", list)
+	}
+}
+
+// sent checks what the counters say of the last button: its requests, by their outcomes, and charges.
+func (v visit) sent(outcomes map[string]int, charges int) {
+	v.Helper()
+	requests := 0
+	for _, n := range outcomes {
+		requests += n
+	}
+	for id, want := range map[string]int{
+		"requests-now": requests, "charges-now": charges,
+		"replayed-now": outcomes["replayed"], "denied-now": outcomes["quota-exceeded"],
+	} {
+		if got := v.counter(id); got != want {
+			v.Errorf("%s is %d, want %d", id, got, want)
+		}
 	}
 }
 
@@ -204,8 +222,8 @@ func TestPageOfOrdersThatAreNotPaid(t *testing.T) {
 	}
 }
 
-// cars sends cars to the car park.
-func (v visit) cars() {
+// cars sends cars to the car park. It returns the number of its requests.
+func (v visit) cars() int {
 	v.Helper()
 	v.press("car-1")
 	v.summary("1 car: 1 served.")
@@ -214,7 +232,7 @@ func (v visit) cars() {
 	v.Do("the car park fills", chromedp.Poll[chromedp.Void](filled))
 	v.View(v.look.String() + "-cars")
 	v.answered()
-	v.InView("#summary", "#tiles", "#answers", ".counters")
+	v.InView("#summary", "#tiles", "#talk", ".counters")
 	served, away := v.tiles("served"), v.tiles("too-many-at-once")
 	if served < 2 || away == 0 || served+away != 12 { // six, unless the machine is busy
 		v.Errorf("12 cars: %d tiles served, %d turned away", served, away)
@@ -224,6 +242,7 @@ func (v visit) cars() {
 		pairs = ", two at a time"
 	}
 	v.summary(fmt.Sprintf("12 cars: %d served%s, %d turned away.", served, pairs, away))
+	v.sent(map[string]int{"served": served, "too-many-at-once": away}, 0)
 	v.refusal(`429 too-many-at-once, Retry-After: \d+`)
 	v.Do("the car park empties", chromedp.Poll[chromedp.Void](empty))
 
@@ -239,6 +258,7 @@ func (v visit) cars() {
 		v.Errorf("25 cars: %d served, %d turned away", got, left)
 	}
 	v.View(v.look.String() + "-strangers")
+	return 1 + 12 + 12
 }
 
 // sales sells more than there is, and then no more.
@@ -328,6 +348,77 @@ func TestPageOverTheLimit(t *testing.T) {
 	v.press("twin")
 	if n := v.tiles("quota-exceeded"); n > 0 {
 		v.summary(fmt.Sprintf("It went otherwise: see below, %d denied.", n))
+	}
+}
+
+// The page shows each request as a command that sends it, and its answer as it came.
+func TestPageShowsRequestsAndAnswers(t *testing.T) {
+	t.Parallel()
+	ctx := pagetest.Browser(t)
+	for _, l := range []look{looks[0], looks[3]} {
+		t.Run(l.String(), func(t *testing.T) {
+			i := start(t, unlimited...)
+			v, complaints := open(ctx, t, i, l)
+			v.press("same")
+			if opened := v.Number(`Number(document.querySelector("#talk").open)`) == 1; opened != (l.width > 1000) {
+				t.Errorf("the answers are shown: %v", opened)
+			}
+			v.Number(`(document.querySelectorAll("details").forEach((e) => { e.open = true; }), 0)`)
+			v.Readable()
+			v.Fits()
+			v.View(l.String() + "-talk")
+			exchanges := v.Texts(`[...document.querySelectorAll("#answers pre")].map((e) => e.textContent)`)
+			if len(exchanges) != 2 {
+				t.Fatalf("of a charge and its replays the page shows %q", exchanges)
+			}
+			for _, exchange := range exchanges {
+				request, answer, _ := strings.Cut(exchange, "\n\n")
+				if !strings.HasPrefix(answer, "201 Created\n") || !strings.Contains(answer, "\n\n{\"order_id\":") {
+					t.Errorf("the answer is %q", answer)
+				}
+				if sent := shell(t, request); !strings.HasPrefix(sent, "HTTP/1.1 201 Created") || !strings.Contains(sent, "Idempotency-Replayed: true") {
+					t.Errorf("%s\nis answered\n%s", request, sent)
+				}
+			}
+			if n := i.stats().Charges; n != 1 {
+				t.Errorf("%d charges", n)
+			}
+			if list := complaints(); len(list) > 0 {
+				t.Errorf("the page %v", list)
+			}
+		})
+	}
+}
+
+// Without scripts the page says what to do instead.
+func TestPageWithoutScripts(t *testing.T) {
+	t.Parallel()
+	i := start(t)
+	v, _ := open(pagetest.Browser(t), t, i, look{390, 844, "light"})
+	v.WithoutScripts()
+	v.Do("load again", chromedp.Navigate(i.url), chromedp.WaitVisible(chromedp.CSS("noscript code")))
+	v.Readable()
+	v.Fits()
+	v.View("390x844-light-noscript")
+}
+
+// Each button has a link to a line of the code, which a browser shows.
+func TestPageOfCode(t *testing.T) {
+	t.Parallel()
+	ctx := pagetest.Browser(t)
+	for _, l := range []look{looks[0], looks[3]} {
+		t.Run(l.String(), func(t *testing.T) {
+			v, complaints := open(ctx, t, start(t), l)
+			v.Number(`(document.querySelector("#same + .code").scrollIntoView({ block: "center" }), 0)`)
+			v.Do("open the code", chromedp.Click(chromedp.CSS("#same + .code")), chromedp.WaitVisible(chromedp.CSS("#here")))
+			v.InView("#here")
+			v.Readable()
+			v.Fits()
+			v.View(l.String() + "-code")
+			if list := complaints(); len(list) > 0 {
+				t.Errorf("the page %v", list)
+			}
+		})
 	}
 }
 

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -11,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/rules"
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/ginmw"
@@ -29,11 +33,33 @@ type config struct {
 	token                string           // of operators, empty for none
 	console              *console.Console // theirs, nil for none
 	reconcile            bool
+	proxies              []netip.Prefix // in front, none for clients that connect to this program
+	rules                string         // a file, empty for none
+}
+
+// trust is for flag.Func.
+func (c *config) trust(networks string) error {
+	for network := range strings.SplitSeq(networks, ",") {
+		prefix, err := netip.ParsePrefix(network)
+		if err != nil {
+			return err
+		}
+		c.proxies = append(c.proxies, prefix)
+	}
+	return nil
+}
+
+// clients finds the addresses of clients.
+func (c *config) clients() clientip.Resolver {
+	if c.proxies == nil {
+		return clientip.Direct()
+	}
+	return clientip.TrustedProxies(c.proxies...)
 }
 
 // newHandler wires the shop: this is the part to copy. timers does what is due, until the store is
-// shut down.
-func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timers func(), err error) {
+// shut down. Rules are followed until ctx ends.
+func newHandler(ctx context.Context, of state, metrics http.Handler, c config) (_ http.Handler, timers func(), err error) {
 	st := of.store
 	limiter, err := tokenbucket.New(st, "api", tokenbucket.PerSecond(c.rate).Burst(c.burst))
 	if err != nil {
@@ -77,6 +103,13 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.rules != "" {
+		followed, err := rules.Open(ctx, rules.File(c.rules), rules.For(limiter, places, publicPlaces))
+		if err != nil {
+			return nil, nil, fmt.Errorf("-rules: %w", err)
+		}
+		context.AfterFunc(ctx, func() { _ = followed.Close() }) // which never fails
+	}
 	counters := &counters{provider: shop.provider, console: c.console != nil}
 	reports := newReports(shop.provider)
 	user := ginmw.ByContext("user")
@@ -91,6 +124,11 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 		return nil, nil, err
 	}
 	r.GET("/metrics", gin.WrapH(metrics)) // a real shop does not expose this to customers
+	// Probes pass no limit, and ask no store: while that is down, every instance would be taken away
+	// at once, and no customer would be told why.
+	for _, path := range []string{"/healthz", "/readyz"} {
+		r.GET(path, func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	}
 	r.GET("/api/stats", counters.show)
 	r.GET("/api/report/places", authenticate, reports.show(places, user))
 	r.GET("/api/report/public/places", reports.show(publicPlaces, ginmw.Global()))
@@ -98,7 +136,7 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	// The order matters. The limit comes first, so that a flood is cheap to refuse. An answer may
 	// be replayed only to an authenticated user. Idempotency comes last: a replay does not reach
 	// the handler.
-	address := ginmw.ByClientIP(clientip.Direct())
+	address := ginmw.ByClientIP(c.clients())
 	limit := ratelimit.New(limiter, address)
 	api := r.Group("/api", counters.count, limit, authenticate)
 	api.POST("/checkout", idempotency.New(orders, ginmw.ScopeBy(user), policy.Required(), policy.Wait(c.wait)), shop.checkout)
@@ -137,9 +175,10 @@ func newHandler(of state, metrics http.Handler, c config) (_ http.Handler, timer
 	// requests wait, for a second at most. Later requests are refused at once instead of waiting in
 	// vain, with 429: the customer has sent too many. Everybody shares the places of public
 	// reports: that they are taken is no client's fault, and the answer is 503.
-	r.GET("/api/report", authenticate, reports.count,
+	r.GET("/api/report", counters.arrive, authenticate, reports.count,
 		concurrency.New(places, user, policy.Wait(reportWait)), reports.report)
-	r.GET("/api/report/public", reports.count, concurrency.New(publicPlaces, ginmw.Global(), policy.Overload()), reports.report)
+	r.GET("/api/report/public", counters.arrive, reports.count,
+		concurrency.New(publicPlaces, ginmw.Global(), policy.Overload()), reports.report)
 	rush := r.Group("/api/report", limit, authenticate)
 	rush.POST("/rush", reports.rush("/api/report"))
 	rush.POST("/public/rush", reports.rush("/api/report/public"))

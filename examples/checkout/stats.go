@@ -16,12 +16,17 @@ type counters struct {
 	denied   atomic.Int64 // over the rate limit
 }
 
-// count is middleware. It stands outside of the others, to see what becomes of their answers. A
-// request that was told to come back, and does so with X-Retry, has been counted.
-func (s *counters) count(c *gin.Context) {
+// arrive is middleware. A request that was told to come back, and does so with X-Retry, has been
+// counted.
+func (s *counters) arrive(c *gin.Context) {
 	if c.GetHeader("X-Retry") == "" {
 		s.requests.Add(1)
 	}
+}
+
+// count is middleware. It stands outside of the others, to see what becomes of their answers.
+func (s *counters) count(c *gin.Context) {
+	s.arrive(c)
 	c.Next()
 	switch {
 	case c.Writer.Status() == http.StatusTooManyRequests:

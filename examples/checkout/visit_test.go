@@ -55,6 +55,9 @@ func (v visit) press(id string) {
 	if n := v.Lines("#summary"); n > most {
 		v.Errorf("what happened takes %d lines: %s", n, v.text("#summary"))
 	}
+	if panel := v.Number(`Math.ceil(document.querySelector(".outcome").getBoundingClientRect().height)`); v.look.width < 640 && panel > int(v.look.height)/4 {
+		v.Errorf("after %s, what happened takes %d pixels of %d", id, panel, v.look.height)
+	}
 	v.Readable()
 }
 

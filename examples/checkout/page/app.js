@@ -46,7 +46,8 @@ async function resultOf(response, byStatus) {
     return { outcome: "failed", answer: "no answer" };
   }
   const { headers, status } = response;
-  const body = await response.json().catch(() => ({}));
+  const text = await response.text().catch(() => "");
+  const body = parsed(text);
   const problem = body.type?.split("#")[1];
   const replayed = headers.get("Idempotency-Replayed") === "true";
   const seen = fields.filter((name) => headers.has(name) && (status === 429 || !name.startsWith("RateLimit")));
@@ -58,14 +59,35 @@ async function resultOf(response, byStatus) {
       ...seen.map((name) => `${name}: ${headers.get(name)}`),
     ].join(", "),
     order: body.order_id,
+    request: response.request && curl(response.request),
+    response: [`${status} ${response.statusText}`.trim(), ...[...headers].map((field) => field.join(": ")), "", text].join("\n").trim(),
   };
 }
 
-const post = (path, body, headers = {}) => fetch(path, {
-  method: "POST",
-  headers: { "Content-Type": "application/json", "X-User": user, ...headers },
-  body: JSON.stringify(body),
-});
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}
+
+// curl returns the command that sends a request as this page has sent it.
+function curl({ method, path, headers, body }) {
+  const quoted = (value) => `'${value.replaceAll("'", "'\\''")}'`;
+  return [`curl -i -X ${method} ${quoted(location.origin + path)}`,
+    ...Object.entries(headers).map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`),
+    ...body === undefined ? [] : [`-d ${quoted(body)}`]].join(" \\\n  ");
+}
+
+// ask sends a request. The response has it, too, to be shown beside the answer.
+async function ask(method, path, headers, body) {
+  return Object.assign(await fetch(path, { method, headers, body }), { request: { method, path, headers, body } });
+}
+
+const post = (path, body, headers = {}) =>
+  ask("POST", path, { "Content-Type": "application/json", "X-User": user, ...headers }, JSON.stringify(body));
+const get = (path) => ask("GET", path, { "X-User": user });
 const once = (send) => send().catch(() => undefined);
 
 // insist sends a request until it has an answer. A 409 with Retry-After means that another request
@@ -110,28 +132,41 @@ async function run(requests, describe, { prepare, shelf = false } = {}) {
   setBusy(true);
   byId("summary").textContent = "Sending…";
   byId("answers").replaceChildren();
+  byId("talk").hidden = true;
   byId("tiles").replaceChildren();
   byId("tiles").classList.toggle("many", requests.length > 40);
   byId("shelf").hidden = !shelf;
-  const ticking = setInterval(refresh, 150);
+  let ticking;
   try {
     if (prepare && !await prepare()) {
       byId("summary").textContent = "The stock could not be set. Try again.";
       return;
     }
+    await refresh();
+    now = { requests: requests.length, charges: 0, replayed: 0, denied: 0 };
+    before = all.charges;
+    ticking = setInterval(refresh, 150);
     const results = await Promise.all(requests.map(async (send, i) => {
       const show = newTile(i + 1);
       const result = await send(show);
       show(result.outcome);
+      now.replayed += result.outcome === "replayed";
+      now.denied += result.outcome === "quota-exceeded";
       return result;
     }));
     const count = (outcome) => results.filter((r) => r.outcome === outcome).length;
     const orders = new Set(results.map((r) => r.order).filter(Boolean)).size;
     byId("answers").replaceChildren(...[...Map.groupBy(results, (r) => r.outcome)].map(([outcome, group]) => {
-      const item = element("li", "", element("strong", `${group.length} ${nameOf(outcome)}`), element("code", group.at(-1).answer));
+      const { answer, request, response } = group.at(-1);
+      const item = element("li", "", element("strong", `${group.length} ${nameOf(outcome)}`), element("code", answer));
       item.className = outcome;
+      if (request) {
+        item.append(element("details", "", element("summary", group.length > 1 ? "The last one in full" : "In full"),
+          element("pre", `${request}\n\n${response}`)));
+      }
       return item;
     }));
+    byId("talk").hidden = false;
     byId("summary").textContent = describe(count, orders);
   } finally {
     clearInterval(ticking);
@@ -140,12 +175,21 @@ async function run(requests, describe, { prepare, shelf = false } = {}) {
   }
 }
 
+// all is what the instance has counted, and now what the last button has sent, and what came of it.
+// Only the shop knows of its charges: they are those since the button was pressed, with those of
+// others.
+let all = { charges: 0 };
+let now = { requests: 0, charges: 0, replayed: 0, denied: 0 };
+let before = 0; // all charges, when the button was pressed
+
 async function refresh() {
   try {
-    const stats = await (await fetch("/api/stats")).json();
-    byId("console").hidden = !stats.console;
-    for (const name of ["requests", "charges", "replayed", "denied"]) {
-      byId(name).textContent = stats[name];
+    all = await (await fetch("/api/stats")).json();
+    now.charges = now.requests && all.charges - before;
+    byId("console").hidden = !all.console;
+    for (const name of Object.keys(now)) {
+      byId(name).textContent = all[name];
+      byId(`${name}-now`).textContent = now[name];
     }
   } catch {
     // The next one may get through.
@@ -219,7 +263,7 @@ on("outage", () => run([payment(newKey(), { path: "/down" })],
   expect({ "temporary-reduced-capacity": 1 }, "Refused at once, and nothing charged.")));
 
 // look requests an order that does not exist, which is answered at once.
-const look = async () => resultOf(await once(() => fetch("/api/orders/none", { headers: { "X-User": user } })), { 404: "passed" });
+const look = async () => resultOf(await once(() => get("/api/orders/none")), { 404: "passed" });
 
 on("flood", () => run(Array(100).fill(look), (count) =>
   `100 at once: ${count("passed")} let through, ${count("quota-exceeded")} refused at no cost.`));
@@ -311,9 +355,9 @@ function showOrder({ status, ends, item, state, pay }) {
 // lookAtOrders shows this page's orders and the stock, as the shop has them now.
 async function lookAtOrders() {
   try {
-    const get = async (path) => (await fetch(path, { headers: { "X-User": user } })).json();
-    const [all, { left }] = await Promise.all([get("/api/orders"), get("/api/stock/coffee")]);
-    for (const { order_id: id, status, left_seconds: seconds, amount_cents: cents } of all.toReversed()) {
+    const read = async (path) => (await get(path)).json();
+    const [list, { left }] = await Promise.all([read("/api/orders"), read("/api/stock/coffee")]);
+    for (const { order_id: id, status, left_seconds: seconds, amount_cents: cents } of list.toReversed()) {
       const order = orders.get(id) ?? newOrder(id);
       order.what.textContent = `Order ${order.number}, ${dollars(cents)}`;
       Object.assign(order, { status, ends: performance.now() + 1000 * seconds });
@@ -336,7 +380,7 @@ setInterval(() => {
 
 // stockUp fills an empty shelf, unless there are tins that may come back to it.
 async function stockUp() {
-  const response = await once(() => fetch("/api/stock/coffee", { headers: { "X-User": user } }));
+  const response = await once(() => get("/api/stock/coffee"));
   if (!response?.ok) {
     return false;
   }
@@ -378,7 +422,7 @@ function row(id, places, taken) {
 async function lookAtPark(path) {
   let park;
   try {
-    const response = await fetch(`${path}/places`, { headers: { "X-User": user } });
+    const response = await get(`${path}/places`);
     if (!response.ok) {
       return 0;
     }
@@ -404,6 +448,13 @@ async function watch(path, sent) {
   }
 }
 
+// carThatLeft returns the response that the server reports of a request that it has sent itself.
+function carThatLeft(path, status, problem, after) {
+  const response = new Response(problem ? JSON.stringify({ type: problem }) : "", { status, headers: after ? { "Retry-After": after } : {} });
+  response.headers.delete("Content-Type"); // which was not reported
+  return Object.assign(response, { request: { method: "GET", path, headers: { "X-User": user } } });
+}
+
 // rush lets the server send a number of cars, and resolves each one that leaves with its response.
 // The page itself could not: a browser opens at most six connections to a server, and queues other
 // requests until one is free. With two cars parked and four waiting, a seventh would never arrive,
@@ -421,8 +472,7 @@ async function rush(path, leave) {
       const lines = (text + value).split("\n");
       text = lines.pop();
       for (const { number, status, problem, retry_after: after } of lines.map((line) => JSON.parse(line))) {
-        const headers = after ? { "Retry-After": after } : {};
-        leave[number - 1](status ? new Response(JSON.stringify({ type: problem }), { status, headers }) : undefined);
+        leave[number - 1](status ? carThatLeft(path, status, problem, after) : undefined);
       }
     }
   } catch {
@@ -448,6 +498,8 @@ on("car-1", () => sendCars("/api/report", 1, "too-many-at-once"));
 on("car-12", () => sendCars("/api/report", 12, "too-many-at-once"));
 on("strangers", () => sendCars("/api/report/public", 12, "temporary-reduced-capacity"));
 
+// A wide window has room for the answers; in a narrow one they would hide the buttons.
+byId("talk").open = matchMedia("(min-width: 64rem)").matches;
 refresh();
 lookAtOrders();
 lookAtPark("/api/report");

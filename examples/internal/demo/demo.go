@@ -140,17 +140,21 @@ func Page(mux *http.ServeMux, files fs.FS) error {
 				path = "{$}"
 			}
 			mux.HandleFunc("GET /"+path, func(w http.ResponseWriter, r *http.Request) {
-				h := w.Header()
-				h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
-					"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-				h.Set("X-Content-Type-Options", "nosniff")
-				h.Set("Referrer-Policy", "no-referrer")
-				h.Set("Cache-Control", "no-cache")
+				Headers(w.Header())
 				http.ServeFileFS(w, r, files, "page/"+entry.Name())
 			})
 		}
 	}
 	return nil
+}
+
+// Headers sets what a page is allowed to do, which is little, and that it is asked for anew.
+func Headers(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
+		"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
 }
 
 // Self returns the URL of the server that handles the request. It is what the server listens on,

@@ -209,7 +209,7 @@ func (v Visit) Fits() {
 			.filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth)
 			.map((e) => e.id || e.className || e.tagName)`))
 	}
-	low := v.Number(`Math.floor(Math.min(...[...document.querySelectorAll("button")].filter((b) => b.checkVisibility()).` +
+	low := v.Number(`Math.floor(Math.min(44, ...[...document.querySelectorAll("button")].filter((b) => b.checkVisibility()).` +
 		`map((b) => b.getBoundingClientRect().height)))`)
 	if low < 44 {
 		v.Errorf("a button is %d pixels high", low)
