@@ -175,23 +175,28 @@ func PeerTables(dir string) (all []PeerTable, err error) {
 // peersChart draws the first two comparisons of each peer: bars to the right are for Lockkeeper, and
 // those to the left for the other. The scale is logarithmic, and the same both ways.
 func (r *report) peersChart(peers []peer) []byte {
-	const middle = labelWidth + 150
+	const (
+		names, middle = 440, 630
+		toLeft        = middle - names - 60 // room for bars beside their values
+		toRight       = chartWidth - middle - 60
+	)
 	var (
-		rows   []comparison
-		labels []string
-		widest = 2.0 // times
+		rows    []comparison
+		labels  []string
+		perUnit = math.Inf(1)
 	)
 	for _, peer := range peers {
 		all := r.compare(peer)
 		for _, c := range all[:min(len(all), 2)] {
 			rows, labels = append(rows, c), append(labels, peer.name+": "+c.what)
-			widest = max(widest, c.better)
-			if c.better < 1 { // the left half has less room
-				widest = max(widest, math.Pow(1/c.better, float64(chartWidth-middle-valueWidth)/(middle-labelWidth-70)))
+			switch length := math.Log(c.better); {
+			case length > 0:
+				perUnit = min(perUnit, toRight/length)
+			case length < 0:
+				perUnit = min(perUnit, toLeft/-length)
 			}
 		}
 	}
-	perUnit := float64(chartWidth-middle-valueWidth) / math.Log(widest)
 	var w bytes.Buffer
 	height := titleHeight + panelHeading + len(rows)*barDistance + margin
 	const title = "Lockkeeper beside other libraries"
@@ -204,7 +209,10 @@ func (r *report) peersChart(peers []peer) []byte {
 		margin, titleHeight+18)
 	y := titleHeight + panelHeading
 	for i, c := range rows {
-		length := perUnit * math.Abs(math.Log(c.better))
+		length := 0.0
+		if c.better != 1 {
+			length = perUnit * math.Abs(math.Log(c.better))
+		}
 		x, class, end, anchor := float64(middle), "ours", middle+length+6, "start"
 		switch {
 		case c.even():
@@ -215,7 +223,7 @@ func (r *report) peersChart(peers []peer) []byte {
 		if c.better < 1 {
 			x, end, anchor = middle-length, middle-length-6, "end"
 		}
-		_, _ = fmt.Fprintf(&w, `<text class="row" x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelWidth-8, y+13, html.EscapeString(shorten(labels[i])))
+		_, _ = fmt.Fprintf(&w, `<text class="row" x="%d" y="%d" text-anchor="end">%s</text>`+"\n", names-8, y+13, html.EscapeString(labels[i]))
 		_, _ = fmt.Fprintf(&w, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="2"/>`+"\n", class, x, y, max(length, 1), barHeight)
 		_, _ = fmt.Fprintf(&w, `<text class="value" x="%.1f" y="%d" text-anchor="%s">%s</text>`+"\n", end, y+13, anchor, strings.TrimSuffix(strings.TrimSuffix(c.verdict(), " better"), " worse"))
 		y += barDistance
