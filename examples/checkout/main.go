@@ -149,7 +149,9 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	go func() { failed <- server.Serve(listener) }()
 	go timers()
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s (store: %s)\n", listener.Addr(), state.kind)
-	_, _ = fmt.Fprintf(stdout, tries, listener.Addr())
+	if to != toStdout { // whose lines are for programs
+		_, _ = fmt.Fprintf(stdout, tries, listener.Addr())
+	}
 	if c.console != nil {
 		_, _ = fmt.Fprintf(stdout, "operator's console: http://%s/console/ (any user name; the password is the token)\n"+
 			"operator's token: %s\n", listener.Addr(), c.token)

@@ -177,7 +177,7 @@ async function run(requests, describe, { prepare, shelf = false } = {}) {
 
 // all is what the instance has counted, and now what the last button has sent, and what came of it.
 // Only the shop knows of its charges: they are those since the button was pressed, with those of
-// others.
+// other visitors.
 let all = { charges: 0 };
 let now = { requests: 0, charges: 0, replayed: 0, denied: 0 };
 let before = 0; // all charges, when the button was pressed
