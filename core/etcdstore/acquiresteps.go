@@ -94,7 +94,7 @@ func (a *acquisition) look(ctx context.Context, e *entry, on *lease) (store.Leas
 			return a.refusal(found.snapshot, q), nil
 		}
 	case fits && e.Reserve > 0:
-		e.Order, e.Held = q.Next(), true
+		e.Order, e.Held = q.Next(found.revision), true
 	case !fits && !req.Queue:
 		return a.refusal(found.snapshot, q), nil
 	case !fits && req.MaxWaiting > 0 && len(q.Waiting) >= req.MaxWaiting:
@@ -139,7 +139,7 @@ func (a *acquisition) repeat(ctx context.Context, found *seen, own *entry, on *l
 	case own.Capacity != req.Capacity:
 		change.Capacity = req.Capacity
 	case own.Reserve > 0 && q.Fits(own.Entry):
-		change.Order, change.Held = q.Next(), true
+		change.Order, change.Held = q.Next(found.revision), true
 	default:
 		return a.queued(found.snapshot, q, own, on)
 	}

@@ -240,3 +240,37 @@ func TestReserves(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Entries with a reserve stay as short as they are, however many are granted while others of them hold.
+func TestEntriesWithReservesStayShort(t *testing.T) {
+	t.Parallel()
+	server, prefix := etcdtest.Shared(t), newPrefix()
+	c := connect(t, server.URL())
+	s := open(t, c, WithPrefix(prefix))
+	size := func(req store.LeaseRequest) int {
+		t.Helper()
+		reply, err := c.Get(t.Context(), s.path(req.Name, req.Key)+req.ID)
+		if err != nil || len(reply.Kvs) != 1 {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+		return len(reply.Kvs[0].Value)
+	}
+	var before store.LeaseRequest
+	first := 0
+	for n := range 100 {
+		req := newRequest("k", 1)
+		req.Reserve = 1
+		acquire(t, s, req, store.Granted)
+		switch now := size(req); {
+		case n == 1:
+			first = now
+		case n > 1 && now > first+4: // a number in it may have got longer
+			t.Fatalf("entry %d has %d bytes, and the second one %d", n, now, first)
+		}
+		if n > 0 {
+			release(t, s, before)
+		}
+		before = req
+	}
+	release(t, s, before)
+}

@@ -195,7 +195,7 @@ func (l *line) decide(ctx context.Context) decision {
 		}
 		return changed
 	case tier != nil:
-		tier.Order, tier.Held = q.Next(), true
+		tier.Order, tier.Held = q.Next(l.seen.revision), true
 		if err := s.rewrite(ctx, tier, l.seen.revision, l.of.path); err != nil {
 			backoff.Sleep(ctx, keepEvery/10)
 		}

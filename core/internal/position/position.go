@@ -33,7 +33,12 @@ func (e *Entry) order() string {
 	if e.Order != "" {
 		return e.Order
 	}
-	return string(binary.BigEndian.AppendUint64(nil, uint64(e.Created))) //nolint:gosec // never negative
+	return at(e.Created)
+}
+
+// at returns the order of an entry that was created at a number of the server's order.
+func at(created int64) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(created))) //nolint:gosec // never negative
 }
 
 // number returns the number of the entry's place.
@@ -111,15 +116,18 @@ func (q *Queue) Fits(e Entry) bool {
 }
 
 // Next returns the Order of an entry that is granted now: behind all that hold, and before all that
-// wait without a reserve.
-func (q *Queue) Next() string {
+// wait without a reserve. revision is that of the state: no entry was created or granted after it, and
+// those that are created after the grant have a larger one.
+func (q *Queue) Next(revision int64) string {
 	switch n := len(q.Holds); {
 	case n == 0 && len(q.line) == 0:
 		return ""
 	case n == 0:
 		return between("", q.line[0].order())
 	case n == len(q.line):
-		return between(q.Holds[n-1].order(), "")
+		// Not behind the order of the last hold: that would become longer with each grant, as long as one
+		// of them holds.
+		return between(at(revision), "")
 	default:
 		return between(q.Holds[n-1].order(), q.line[n].order())
 	}

@@ -48,8 +48,9 @@ func (s *server) settle() {
 		if e.Reserve == 0 {
 			s.Fatalf("%+v fits, and waits", e)
 		}
-		e.Order, e.Held = q.Next(), true
+		e.Order, e.Held = q.Next(s.revision), true
 		s.entries[e.ID] = e
+		s.revision++
 	}
 }
 
@@ -83,7 +84,7 @@ func (s *server) acquire(req store.LeaseRequest, place int64) {
 	}
 	if req.Queue || fits {
 		if e.Reserve > 0 && fits {
-			e.Order, e.Held = q.Next(), true
+			e.Order, e.Held = q.Next(s.revision-1), true
 		}
 		s.entries[e.ID] = e
 	}
@@ -291,6 +292,30 @@ func TestBehind(t *testing.T) {
 	} {
 		if behind := position.Of(c.in).Behind(c.id); behind != c.behind {
 			t.Errorf("%s: %q, want %q", c.of, behind, c.behind)
+		}
+	}
+}
+
+// The orders of requests with a reserve stay short, however many are granted while others of them hold.
+func TestOrdersStayShort(t *testing.T) {
+	t.Parallel()
+	var entries []position.Entry
+	for n := range int64(10_000) {
+		e := position.Entry{ID: fmt.Sprint(n), Created: 2*n + 2, Weight: 1, Capacity: 4, Reserve: 1, Held: true}
+		if n%3 == 0 { // it has waited
+			e.Created = 1
+		}
+		e.Order = position.Of(entries).Next(2*n + 1)
+		for _, hold := range entries {
+			if !position.Before(&hold, &e) {
+				t.Fatalf("%d: %q is not behind %q", n, e.Order, hold.Order)
+			}
+		}
+		if len(e.Order) > 9 {
+			t.Fatalf("the order of grant %d has %d bytes", n, len(e.Order))
+		}
+		if entries = append(entries, e); len(entries) > 2 {
+			entries = entries[1:]
 		}
 	}
 }
