@@ -37,6 +37,10 @@ func (s *Store) acquire(ctx context.Context, req *store.LeaseRequest, op operati
 		s.mu.Unlock()
 		return store.LeaseReply{Outcome: store.Withdrawn}, nil
 	}
+	if s.condemned[path+req.ID] != nil { // the deletion would take the new entry, too
+		s.mu.Unlock()
+		return store.LeaseReply{}, errCondemned
+	}
 	r := s.ask(path, req)
 	r.asking++
 	s.mu.Unlock()
@@ -50,7 +54,7 @@ func (s *Store) acquire(ctx context.Context, req *store.LeaseRequest, op operati
 		return reply, err
 	}
 	if err != nil {
-		// The step may be under way to the server. Unless the request is repeated or released before, its
+		// The step may be in flight. Unless the request is repeated or released before, its
 		// entry is deleted as one that no call awaits.
 		if r.unknown = r.unknown || ctx.Err() != nil || errors.Is(err, store.ErrUnconfirmed); r.unknown {
 			r.late = true
@@ -71,6 +75,7 @@ type acquisition struct {
 	path  string
 	req   *store.LeaseRequest
 	of    *request
+	base  int64 // of the fences of the entry that is tried
 }
 
 // seen is what a step has found.
@@ -87,6 +92,8 @@ const mostTries = 50
 var (
 	errMoved = store.Unavailable(store.OtherCause, "etcd: the entries of the key change too often")
 	errAgain = errors.New("the step is to be tried again")
+
+	errCondemned = store.Unavailable(store.OtherCause, "etcd: an earlier entry of the request is still being deleted")
 )
 
 // do tries steps until one has an outcome.
@@ -109,6 +116,7 @@ func (a *acquisition) once(ctx context.Context) (store.LeaseReply, error) {
 	if err != nil {
 		return store.LeaseReply{}, err
 	}
+	a.base = base
 	on, err := s.leases.get(ctx, waits)
 	if err != nil {
 		return store.LeaseReply{}, err

@@ -2,10 +2,12 @@ package etcdstore
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/testing/etcdtest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
@@ -88,5 +90,31 @@ func TestFencesOfAnotherLeader(t *testing.T) {
 		leader := etcdtest.Leader(t, members)
 		leader.Stop()
 		leader.Restart()
+	}
+}
+
+// Requests that are in flight while another process raises fences are granted by the new ones.
+func TestRaisedFencesDuringAcquires(t *testing.T) {
+	t.Parallel()
+	server, prefix := etcdtest.Shared(t), WithPrefix(newPrefix())
+	c := connect(t, server.URL())
+	s, other := open(t, c, prefix), open(t, c, prefix)
+	acquire(t, s, newRequest("first", 0), store.Granted)
+	for range 20 {
+		if err := other.RaiseFences(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(func() {
+				req := newRequest(naming.NewID(), 0)
+				reply, err := s.AcquireLease(t.Context(), req)
+				if err != nil || reply.Outcome != store.Granted {
+					t.Errorf("a free lock: %+v, %v", reply, err)
+				}
+				_, _ = s.ReleaseLeases(t.Context(), []store.LeaseRef{req.Ref(0)})
+			})
+		}
+		all.Wait()
 	}
 }

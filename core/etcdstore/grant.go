@@ -16,7 +16,7 @@ func (a *acquisition) judge(ctx context.Context, found *seen, on *lease, sent ti
 	switch {
 	case found.tombstone:
 		return store.LeaseReply{Outcome: store.Withdrawn}, nil
-	case !there && found.base != s.base.Load(): // it was raised
+	case !there && found.base != a.base: // it was raised
 		s.base.Store(found.base)
 		return store.LeaseReply{}, errAgain
 	case !there:

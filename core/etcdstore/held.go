@@ -31,7 +31,7 @@ func Held(l *lock.Lease) (clientv3.Cmp, error) {
 		return clientv3.Cmp{}, errors.New("etcdstore: Held: nil lease")
 	}
 	if l.Shared() {
-		return clientv3.Cmp{}, errors.New("etcdstore: Held: a shared lease excludes nobody")
+		return clientv3.Cmp{}, errors.New("etcdstore: Held: a shared lease does not exclude other holders")
 	}
 	var held clientv3.Cmp
 	err := l.VerifyBy(context.Background(), func(_ context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {

@@ -10,7 +10,7 @@ import (
 // The keys of a store, after its prefix:
 //
 //	l/NAME/KEY/ID  an entry: a request for a lease, which waits or holds
-//	x/KEY/ID       a tombstone: the ID was released while its request was under way
+//	x/KEY/ID       a tombstone: the ID was released while its request was in flight
 //	i/PROCESS/ID   the inbox of a process: a hold that another process has revoked
 //	c/NAME         a latch, and c/NAME/PARTICIPANT its participants
 //	fence          the base of fences

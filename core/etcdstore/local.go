@@ -35,7 +35,7 @@ type request struct {
 	err     error         // if ended: that of its waiting calls; nil if the place was lost
 	unknown bool          // whether the server has its entry is not known
 	asking  int           // acquires in flight
-	late    bool          // a try to acquire it may still be under way to the server
+	late    bool          // a try to acquire it may still be in flight
 
 	awaiting int // calls
 

@@ -29,7 +29,7 @@ func isFull(err error) bool { return errors.Is(err, store.ErrFull) }
 type releasing struct {
 	ref       store.LeaseRef
 	at        string
-	tombstone string // "" unless an acquire may be under way
+	tombstone string // "" unless an acquire may be in flight
 	held      bool   // until now, with its fence, as this process knows
 	lease     *lease
 }

@@ -34,19 +34,29 @@ func (s *Store) RevokeLease(ctx context.Context, name, key string, fence int64) 
 func (s *Store) revoke(ctx context.Context, path string, e *entry) (bool, error) {
 	own := e.process == s.process
 	steps := []clientv3.Op{clientv3.OpDelete(e.at)}
+	var on clientv3.LeaseID
 	if !own {
-		on, err := s.leases.get(ctx, waits)
+		var err error
+		on, err = s.leases.forTombstones(ctx) // which ends, also if that process has, and this one lives on
 		if err != nil && !isFull(err) {
 			return false, err
 		}
 		if err == nil {
-			steps = append(steps, clientv3.OpPut(s.inboxOf(e.process)+e.ID, path, clientv3.WithLease(on.id)))
+			steps = append(steps, clientv3.OpPut(s.inboxOf(e.process)+e.ID, path, clientv3.WithLease(on)))
 		}
 	}
+	lost := false
 	ended, err := run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (bool, error) {
 		reply, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.at), "=", e.Created)).Then(steps...).Commit()
+		if lost = isLeaseGone(err); lost {
+			return false, nil // an answer, and no failure
+		}
 		return err == nil && (reply.Succeeded || repeated), err
 	})
+	if lost {
+		s.leases.noGraves(on)
+		return s.revoke(ctx, path, e)
+	}
 	if isFull(err) { // a transaction is refused, and a deletion is not; the holder notices at its next renewal
 		var found removed
 		found, err = s.removeOne(ctx, e.at)

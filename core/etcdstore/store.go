@@ -36,9 +36,9 @@ import (
 // be called concurrently.
 //
 // The entries of a process hang on leases of etcd that they share: one of 5 s for requests that wait,
-// and for the first moments of holds; and one for each TTL in use, a second longer than that. A
-// call of KeepAliveOnce for each lease in use, once a second, is what the holds of a process cost
-// while they are renewed by a read for each 128 of them.
+// and for the first moments of holds; and one for each TTL in use, a second longer than that. While
+// they last, holds cost a call of KeepAliveOnce a second for each of these leases, and for each
+// renewal of up to 120 of them a read.
 //
 // The store ends its own holds in time, to the millisecond. What a process holds that dies ends with
 // its lease on the server: after its TTL, and up to two seconds more; after a change of the leader
@@ -208,8 +208,8 @@ func (s *Store) AtShutdown(f func(context.Context) error) (remove func()) {
 // Shutdown closes the mechanisms on the store, as store.Store says.
 func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 
-// closeTimeout is how long Close waits for entries that are being deleted, and for what runs in the
-// background.
+// closeTimeout is how long Close waits for entries that are being deleted, and then for what runs in
+// the background.
 const closeTimeout = time.Second
 
 // Close is a Shutdown of a second at most, whose error it returns. It then ends the store, and all
@@ -224,7 +224,9 @@ func (s *Store) Close() error {
 		s.breaker.Stop()
 		s.stopTimers()
 		s.opened.stop()
-		_ = s.running.Wait(ctx)
+		ending, stop := context.WithTimeout(context.Background(), closeTimeout)
+		defer stop()
+		_ = s.running.Wait(ending)
 		s.telemetry.Close()
 	})
 }

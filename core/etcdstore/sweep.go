@@ -135,6 +135,7 @@ func (s *Store) awaitSweep(ctx context.Context) {
 type removed struct {
 	before   []*entry
 	repeated bool // an earlier try of the same call may have deleted what was there
+	lost     bool // nothing was deleted: the server has lost the lease of tombstones
 }
 
 // remove deletes entries, and leaves tombstones. A server without room refuses transactions, also those
@@ -161,6 +162,9 @@ func (s *Store) remove(ctx context.Context, gone, tombstones []string) (removed,
 	}
 	found, err := run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (removed, error) {
 		reply, err := s.client.Txn(ctx).Then(steps...).Commit()
+		if isLeaseGone(err) {
+			return removed{lost: true}, nil // an answer, and no failure
+		}
 		if err != nil {
 			return removed{}, err
 		}
@@ -171,6 +175,10 @@ func (s *Store) remove(ctx context.Context, gone, tombstones []string) (removed,
 		}
 		return found, nil
 	})
+	if found.lost {
+		s.leases.noGraves(on)
+		return s.remove(ctx, gone, tombstones)
+	}
 	if !isFull(err) {
 		return found, err
 	}
@@ -191,6 +199,6 @@ func (s *Store) removeOne(ctx context.Context, at string) (removed, error) {
 		if err != nil {
 			return removed{}, err
 		}
-		return removed{[]*entry{previous(reply.PrevKvs)}, repeated}, nil
+		return removed{before: []*entry{previous(reply.PrevKvs)}, repeated: repeated}, nil
 	})
 }

@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// forTombstones returns the lease of tombstones.
+// forTombstones returns the lease of tombstones, and of messages to other processes.
 func (a *leases) forTombstones(ctx context.Context) (clientv3.LeaseID, error) {
 	s := a.store
 	for {
@@ -42,4 +42,13 @@ func (a *leases) forTombstones(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 	a.graves, a.dug = reply.ID, dug
 	return a.graves, nil
+}
+
+// noGraves forgets the lease of tombstones, if it is this one, which the server has lost.
+func (a *leases) noGraves(on clientv3.LeaseID) {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	if a.graves == on {
+		a.graves = 0
+	}
 }
