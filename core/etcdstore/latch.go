@@ -40,7 +40,7 @@ type head struct {
 }
 
 // CountDownLatch implements store.Latches: a read; and for a new participant a keep-alive of the latch's
-// lease, and a write.
+// lease, and a write. If its TTL is longer than that lease, all participants are written again.
 func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (int, error) {
 	switch {
 	case ctx.Err() != nil && s.life.Err() == nil:
@@ -62,8 +62,14 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		if err != nil || there {
 			return arrived, err
 		}
-		if h, err = s.keepHead(ctx, h, req.TTL); err != nil {
+		was := h
+		if h, err = s.keepHead(ctx, was, req.TTL); err != nil {
 			return 0, err
+		}
+		if was.mod != 0 && h.lease != was.lease {
+			if h.mod, err = s.carry(ctx, at, was, h.lease); err != nil {
+				return 0, err
+			}
 		}
 		arrived, revision, err := s.arrive(ctx, at, of, h)
 		switch {
@@ -130,6 +136,41 @@ func (s *Store) newHead(ctx context.Context, seconds, mod int64) (head, error) {
 		return head{}, err
 	}
 	return head{reply.ID, mod}, nil
+}
+
+// carry moves a latch to a lease that lasts for longer than its own, and returns the revision of its head: 0
+// if another process has changed that. Otherwise its participants would end with the shorter lease.
+func (s *Store) carry(ctx context.Context, at string, from head, to clientv3.LeaseID) (mod int64, err error) {
+	on := clientv3.WithLease(to)
+	moved, err := run(ctx, s, opLatch, func(ctx context.Context, _ bool) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(at), "=", from.mod)).
+			Then(clientv3.OpPut(at, strconv.FormatInt(int64(to), 10), on)).Commit()
+	})
+	if err != nil || !moved.Succeeded {
+		return 0, err
+	}
+	end := clientv3.GetPrefixRangeEnd(at + "/")
+	for next := at + "/"; ; {
+		participants, _, err := s.page(ctx, next, end, inTransaction)
+		if err != nil {
+			return 0, err
+		}
+		if len(participants) == 0 {
+			break
+		}
+		next = string(participants[len(participants)-1].Key) + "\x00"
+		var steps []clientv3.Op
+		for _, kv := range participants {
+			there := clientv3.Compare(clientv3.CreateRevision(string(kv.Key)), "=", kv.CreateRevision)
+			steps = append(steps, clientv3.OpTxn([]clientv3.Cmp{there}, []clientv3.Op{clientv3.OpPut(string(kv.Key), "", on)}, nil))
+		}
+		if _, err := run(ctx, s, opLatch, func(ctx context.Context, _ bool) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).Then(steps...).Commit()
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return moved.Header.Revision, nil
 }
 
 // arrive adds a participant, and returns how many there are: -1 if the head has changed. revision is that of
