@@ -9,10 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// AcquireLease implements store.Leases: three requests, the last two of them together, and one more
-// if the request neither holds nor waits. A TTL above four fifths of the negotiated session is an
-// error that matches store.ErrMisconfigured, since the session could end before the hold. A request
-// with a reserve is store.ErrNotSupported.
+// AcquireLease implements store.Leases: three requests, the last two of them together. One that is not
+// granted reads the data of the holds before it as well, and one that does not queue then removes its
+// node. A TTL above four fifths of the negotiated session is an error that matches
+// store.ErrMisconfigured, since the session could end before the hold. A request with a reserve is
+// store.ErrNotSupported.
 func (s *Store) AcquireLease(ctx context.Context, req store.LeaseRequest) (reply store.LeaseReply, err error) {
 	if err := s.acceptsNew(ctx); err != nil {
 		return reply, err
@@ -159,7 +160,7 @@ func (s *Store) decide(
 	s.entries.mu.Lock()
 	defer s.entries.mu.Unlock()
 	switch {
-	case e.stage == holding: // meanwhile
+	case e.stage == holding: // since
 		reply.Outcome, reply.Grant = store.Granted, e.grant()
 		return reply, nil
 	case e.stage >= leaving:

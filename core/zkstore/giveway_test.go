@@ -81,3 +81,44 @@ func TestQueuedAnewBeforeOthers(t *testing.T) {
 		})
 	}
 }
+
+// A request that gives way has one node afterwards, also if it was queued anew just before, and the server did
+// not reply to what follows the creation.
+func TestGivingWayLeavesNoNode(t *testing.T) {
+	p := newPair(t)
+	held, err := locker(t, p.other).Lock(t.Context(), "k")
+	must(t, err)
+	granted := make(chan error, 1)
+	go func() {
+		lease, err := locker(t, p.behind).Lock(t.Context(), "k")
+		if err == nil {
+			err = lease.Unlock(context.Background())
+		}
+		granted <- err
+	}()
+	p.awaits(p.behind, 1)
+	s := p.behind
+	s.entries.mu.Lock()
+	var e *entry
+	for _, k := range s.entries.keys {
+		e = k.awaited()[0]
+	}
+	e.session = nil
+	to := child{place: e.number - 1, seq: e.node.seq + 1}
+	s.entries.mu.Unlock()
+	moved, err := s.moveBehind(t.Context(), e.place, to, nil)
+	if err != nil || !moved {
+		t.Fatal(moved, err)
+	}
+	if list, err := s.children(t.Context(), e.place, reads); err != nil || len(list) != 2 {
+		t.Errorf("the holder and a request have the nodes %+v, %v", list, err)
+	}
+	must(t, held.Unlock(t.Context()))
+	select {
+	case err := <-granted:
+		must(t, err)
+	case <-time.After(patience):
+		t.Fatal("the request waits for its own node")
+	}
+	p.empty("k", patience)
+}

@@ -30,8 +30,11 @@ import (
 //   - lock.ErrLost if the store has no such hold any more;
 //   - an error for a shared lease, which does not exclude other holders.
 func Held(l *lock.Lease) (check *zk.CheckVersionRequest, err error) {
+	if l == nil {
+		return nil, errors.New("zkstore: Held: nil lease")
+	}
 	if l.Shared() {
-		return nil, errors.New("zkstore: Held: a shared lease excludes nobody")
+		return nil, errors.New("zkstore: Held: a shared lease does not exclude other holders")
 	}
 	err = l.VerifyBy(context.Background(), func(_ context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {
 		s, ok := st.(*Store)

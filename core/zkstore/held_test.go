@@ -204,6 +204,9 @@ func TestHeldFails(t *testing.T) {
 	must(t, err)
 	other, err := elsewhere.Lock(t.Context(), "k")
 	must(t, err)
+	if _, err := Held(nil); err == nil {
+		t.Error("Held of nil returns no error")
+	}
 	if _, err := Held(other); err == nil {
 		t.Error("of another store's lease")
 	}

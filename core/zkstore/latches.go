@@ -36,8 +36,8 @@ func generationOf(path string, generation int64) string {
 
 func (s *Store) latchPath(name string) string { return s.root + "/c/" + s.digest("latch", name) }
 
-// CountDownLatch implements store.Latches: one request if the latch is in use, and four more for its
-// first participant.
+// CountDownLatch implements store.Latches: four requests if the latch is in use, of which two read, and
+// one is a write that tells the leader's time; six for its first participant.
 func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, participant string) (arrived int, err error) {
 	if err := s.acceptsNew(ctx); err != nil {
 		return 0, err

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// remove removes the node of an entry that leaves, once, whoever calls it. It reports whether the node
-// was there until then. With an error the node may still be there, and sweep tries again.
+// remove removes the node of an entry that leaves, once for all calls. It reports whether the node was
+// there until then. With an error the node may still be there, and sweep tries again.
 func (s *Store) remove(ctx context.Context, e *entry) (removed bool, err error) {
 	for {
 		s.entries.mu.Lock()
@@ -177,8 +177,8 @@ func (s *Store) sweep() {
 	}
 }
 
-// settle removes the nodes of this process's entries of a key that have ended, so that they are in
-// nobody's way.
+// settle removes the nodes of this process's entries of a key that have ended, so that no request
+// waits for them.
 func (s *Store) settle(ctx context.Context, path string) {
 	s.entries.mu.Lock()
 	var list []*entry

@@ -103,7 +103,7 @@ func childName(id string, weight int, place int64) string {
 	return fmt.Sprintf("%s.%d.%d.", nodeID(id), weight, place)
 }
 
-// parseChild returns the entry of a name. It reports false for a node of somebody else.
+// parseChild returns the entry of a name. It reports false for a node that no store has created.
 func parseChild(name string) (c child, ok bool) {
 	parts := strings.Split(name, ".")
 	if len(parts) != 4 {

@@ -33,7 +33,13 @@ func (s *Store) put(ctx context.Context, e *entry) (list []child, sent time.Time
 			return nil, sent, err
 		}
 		sent = time.Now()
-		c, err := s.create(ctx, e)
+		c, err := s.earlier(ctx, e)
+		if err != nil {
+			return nil, sent, err
+		}
+		if c.name == "" {
+			c, err = s.create(ctx, e)
+		}
 		switch {
 		case errors.Is(err, errLeft):
 			inFlight = true
@@ -64,8 +70,8 @@ func (s *Store) put(ctx context.Context, e *entry) (list []child, sent time.Time
 // errVoid is the error of an entry whose node is not there any more, or belongs to another session.
 var errVoid = errors.New("the node of the entry is gone")
 
-// create creates the node of an entry, in place of the one that it has in this session, if any. If the
-// caller leaves before it is over, the entry gets the node later.
+// create creates the node of an entry, in place of the one that it has, unless that has ended with its
+// session. If the caller leaves before it is over, the entry gets the node later.
 func (s *Store) create(ctx context.Context, e *entry) (child, error) {
 	s.entries.mu.Lock()
 	if e.stage >= leaving {
@@ -75,7 +81,7 @@ func (s *Store) create(ctx context.Context, e *entry) (child, error) {
 	a := attempt{made: e.made, node: e.node, session: e.session}
 	if e.node.name != "" {
 		delete(s.entries.nodes, e.path())
-		if e.session != nil && !e.session.ended() {
+		if e.session == nil || !e.session.ended() { // nil: what the server says of the node is not known yet
 			a.replaces = e.path()
 		}
 	}
@@ -113,7 +119,7 @@ func (s *Store) create(ctx context.Context, e *entry) (child, error) {
 // attempt is a request that creates a node of an entry.
 type attempt struct {
 	made     chan struct{} // of the entry
-	replaces string        // the path of the node before, if it is of this session
+	replaces string        // the path of the node before, which may be there
 	node     child         // the one before
 	session  *session
 }
@@ -151,6 +157,18 @@ func (a *entries) adopt(e *entry, c child) {
 	if k := a.keys[e.place.path]; k != nil {
 		k.wake()
 	}
+}
+
+// earlier returns the node of an entry whose earlier creation was given up and had no reply, if it has one. A
+// second node would wait behind that one for as long as the session lasts.
+func (s *Store) earlier(ctx context.Context, e *entry) (child, error) {
+	s.entries.mu.Lock()
+	stray := e.stray
+	s.entries.mu.Unlock()
+	if !stray {
+		return child{}, nil
+	}
+	return s.refind(ctx, e)
 }
 
 // refind finds the node of an entry whose creation had no reply. Without one, it was not created, and

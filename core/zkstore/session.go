@@ -59,7 +59,7 @@ func newLink(patience time.Duration, life <-chan struct{}) *link {
 	return &link{patience: patience, life: life, changed: make(chan struct{}), since: time.Now()}
 }
 
-// change wakes those who wait for a change. The caller holds mu.
+// change wakes the waiters for a change. The caller holds mu.
 func (l *link) change() {
 	close(l.changed)
 	l.changed = make(chan struct{})

@@ -175,6 +175,37 @@ func TestSessionExpiresWhileWaiting(t *testing.T) {
 	p.empty("k", patience)
 }
 
+// A request that is queued anew leaves no second node behind if the reply to the creation of the first one
+// is lost with its connection, after the call was given up.
+func TestLostReplyWhileQueuedAnew(t *testing.T) {
+	p := newPair(t, WithTimeout(testpace.Scale(time.Second)))
+	held, err := locker(t, p.other).Lock(t.Context(), "k")
+	must(t, err)
+	granted := make(chan *lock.Lease, 1)
+	go func() {
+		lease, err := locker(t, p.behind).Lock(t.Context(), "k")
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- lease
+	}()
+	p.awaits(p.behind, 1)
+	created := p.proxy.Seen("create")
+	p.proxy.LoseReplies("create", 1, faultproxy.Silence)
+	endSession(t, p.behind, p.server)
+	testpace.Eventually(t, patience, "the request is queued anew", func() bool {
+		return p.proxy.Seen("create") > created && p.behind.Ping(t.Context()) == nil && p.state("k").Waiting > 0
+	})
+	must(t, held.Unlock(t.Context()))
+	select {
+	case lease := <-granted:
+		must(t, lease.Unlock(t.Context()))
+	case <-time.After(patience):
+		t.Fatalf("a request waits for its own node: %+v", p.state("k"))
+	}
+	p.empty("k", patience)
+}
+
 // What waits in a process without a connection for longer than its session fails.
 func TestWaitWithoutAConnection(t *testing.T) {
 	p := newPair(t, WithSession(time.Second), WithTimeout(200*time.Millisecond))
