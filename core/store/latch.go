@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Latches keeps latches. core/memstore, core/redisstore, core/pgstore and core/etcdstore implement
-// it; storetest.Latches is the suite that every implementation must pass. A latch is the set of the
-// participants that have counted it down. It is kept for its TTL after the last new participant.
+// Latches keeps latches. core/memstore, core/redisstore, core/pgstore, core/etcdstore and
+// core/zkstore implement it; storetest.Latches is the suite that every implementation must pass. A
+// latch is the set of the participants that have counted it down. It is kept for its TTL after the
+// last new participant.
 type Latches interface {
 	// CountDownLatch adds a participant to the set, and returns how many are in it. A repeat of the
 	// same participant changes nothing.

@@ -7,8 +7,9 @@ import (
 )
 
 // Leases keeps the leases of locks and of semaphores, which differ only in their requests.
-// core/memstore, core/redisstore, core/pgstore and core/etcdstore implement it, and core/quorum
-// makes one of several others; storetest.Leases is the suite that every implementation must pass.
+// core/memstore, core/redisstore, core/pgstore, core/etcdstore and core/zkstore implement it, and
+// core/quorum makes one of several others; storetest.Leases is the suite that every implementation
+// must pass.
 //
 // A lease is of a capacity, which Name and Key identify. The first byte of a name is its kind,
 // [LockKind] or [SemaphoreKind]. Every request has a weight. A granted request is a hold. Other
