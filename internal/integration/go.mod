@@ -4,7 +4,9 @@ go 1.26.0
 
 require (
 	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/core/etcdstore v0.2.0
 	github.com/lockkeeper/lockkeeper/core/rules v0.2.0
+	github.com/lockkeeper/lockkeeper/core/zkstore v0.2.0
 	github.com/lockkeeper/lockkeeper/echomw v0.2.0
 	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
 	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
@@ -13,7 +15,9 @@ require (
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../..
+	github.com/lockkeeper/lockkeeper/core/etcdstore => ../../core/etcdstore
 	github.com/lockkeeper/lockkeeper/core/rules => ../../core/rules
+	github.com/lockkeeper/lockkeeper/core/zkstore => ../../core/zkstore
 	github.com/lockkeeper/lockkeeper/echomw => ../../echomw
 	github.com/lockkeeper/lockkeeper/echov5mw => ../../echov5mw
 	github.com/lockkeeper/lockkeeper/ginmw => ../../ginmw
@@ -31,6 +35,7 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/redis/go-redis/v9 v9.23.0
+	go.etcd.io/etcd/client/v3 v3.7.3
 	go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin v0.65.0
 	go.opentelemetry.io/contrib/instrumentation/github.com/labstack/echo/otelecho v0.60.0
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.72.0
@@ -41,15 +46,25 @@ require (
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
+	go.uber.org/zap v1.27.1
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
 
 require (
+	github.com/coreos/go-semver v0.3.1 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/go-zookeeper/zk v1.0.4 // indirect
+	github.com/golang/protobuf v1.5.4 // indirect
+	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.2 // indirect
-	golang.org/x/sync v0.23.0 // indirect
+	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
+	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
 
 require (
@@ -99,10 +114,10 @@ require (
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/arch v0.23.0 // indirect
-	golang.org/x/crypto v0.57.0 // indirect
-	golang.org/x/net v0.60.0 // indirect
-	golang.org/x/sys v0.48.0 // indirect
-	golang.org/x/text v0.42.0 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
 )

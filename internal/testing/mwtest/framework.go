@@ -7,7 +7,8 @@
 //   - every framework runs every row, with stores in memory ([Run]);
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
 //   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
-//     and [RunOn] for PostgreSQL), and grpcmw does so with a table of its own;
+//     [RunOn] for PostgreSQL, and [RunLeases] for etcd and ZooKeeper, which have locks and permits
+//     alone), and grpcmw does so with a table of its own;
 //   - gin, echo v4 and v5 run on Redis the rows in which a request waits for its store, or ends
 //     before the store replies ([RunWaits]).
 //
