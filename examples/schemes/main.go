@@ -6,9 +6,14 @@
 // It starts the Redis servers that it needs in its own process. With -redis it uses a real one, and
 // real time, for every trial that needs a single server; it deletes its keys there, and sets
 // notify-keyspace-events for the time of a trial.
+//
+// With -stores it compares locks by where they are kept: a row of PostgreSQL, one Redis, Redlock,
+// ZooKeeper and etcd, each with the lock that it is known for and with Lockkeeper. It starts real
+// servers for that, of those that are installed.
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -35,7 +40,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("schemes", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	redisURL := flags.String("redis", "", "`URL` of a Redis server to use, such as redis://127.0.0.1:6379/0")
-	ttl := flags.Duration("ttl", 500*time.Millisecond, "how `long` the lease of each lock is")
+	stores := flags.Bool("stores", false, "compare locks by where they are kept, on the servers that are installed")
+	ttl := flags.Duration("ttl", 0, "how `long` the lease of each lock is: 500ms by default, or 2s with -stores")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -44,8 +50,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		_, _ = fmt.Fprintf(stderr, "schemes: unexpected argument %q\n", flags.Arg(0))
 		return 2
-	case *ttl < 100*time.Millisecond || *ttl > time.Minute:
-		_, _ = fmt.Fprintf(stderr, "schemes: a ttl of %v is not between 100ms and 1m\n", *ttl)
+	case *stores && *redisURL != "":
+		_, _ = fmt.Fprintln(stderr, "schemes: -stores starts its own servers, so it takes no -redis")
+		return 2
+	}
+	least, usual := 100*time.Millisecond, 500*time.Millisecond
+	if *stores {
+		least, usual = time.Second, 2*time.Second
+	}
+	*ttl = cmp.Or(*ttl, usual)
+	if *ttl < least || *ttl > time.Minute {
+		_, _ = fmt.Fprintf(stderr, "schemes: a ttl of %v is not between %v and 1m\n", *ttl, least)
 		return 2
 	}
 	var given *redis.Options
@@ -59,7 +74,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	redis.SetLogger(quiet{}) // servers are killed here on purpose
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	rows, err := playAll(ctx, given, *ttl)
+	play := func() ([]row, error) { return playAll(ctx, given, *ttl) }
+	if *stores {
+		play = func() ([]row, error) { return compare(ctx, *ttl) }
+	}
+	rows, err := play()
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "schemes:", err)
 		return 1
@@ -70,6 +89,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	text, ok := summary(rows)
 	_, _ = fmt.Fprintln(stdout, text)
+	if *stores {
+		_, _ = fmt.Fprintln(stdout, majority)
+	}
 	if !ok {
 		return 1
 	}

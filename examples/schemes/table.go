@@ -79,5 +79,5 @@ func summary(rows []row) (text string, ok bool) {
 		keeper[r.keeper.verdict]++
 	}
 	return fmt.Sprintf("%d trials: %d broken and %d costly; with Lockkeeper %d and %d, and %d left to the fence",
-		len(rows), classic[broken], classic[costly], keeper[broken], keeper[costly], keeper[fenced]), keeper[sound]+keeper[fenced] == len(rows)
+		len(rows), classic[broken], classic[costly], keeper[broken], keeper[costly], keeper[fenced]), keeper[sound]+keeper[fenced]+keeper[absent] == len(rows)
 }

@@ -30,6 +30,7 @@ const (
 	fenced verdict = "FENCED" // no lock can prevent this; the fence did
 	costly verdict = "COSTLY" // correct, but expensive
 	broken verdict = "BROKEN"
+	absent verdict = "-" // its server is not installed
 )
 
 // holds reports whether a lock, or its fence, has done what it is for.
