@@ -4,7 +4,9 @@ go 1.26.0
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../
+	github.com/lockkeeper/lockkeeper/core/etcdstore => ../core/etcdstore
 	github.com/lockkeeper/lockkeeper/core/pgstore => ../core/pgstore
+	github.com/lockkeeper/lockkeeper/core/zkstore => ../core/zkstore
 	github.com/lockkeeper/lockkeeper/echomw => ../echomw
 	github.com/lockkeeper/lockkeeper/echov5mw => ../echov5mw
 	github.com/lockkeeper/lockkeeper/ginmw => ../ginmw
@@ -18,13 +20,16 @@ require (
 	github.com/go-chi/httprate v0.16.1
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/go-zookeeper/zk v1.0.4
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/hibiken/asynq v0.26.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
 	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/core/etcdstore v0.2.0
 	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
+	github.com/lockkeeper/lockkeeper/core/zkstore v0.2.0
 	github.com/lockkeeper/lockkeeper/echomw v0.2.0
 	github.com/lockkeeper/lockkeeper/echov5mw v0.2.0
 	github.com/lockkeeper/lockkeeper/ginmw v0.2.0
@@ -37,6 +42,8 @@ require (
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
 	github.com/valyala/fasthttp v1.69.0
+	go.etcd.io/etcd/client/v3 v3.7.3
+	go.uber.org/zap v1.27.1
 	golang.org/x/sync v0.24.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
@@ -46,6 +53,10 @@ require (
 require (
 	github.com/alicebob/miniredis/v2 v2.35.0 // indirect
 	github.com/bits-and-blooms/bitset v1.24.4 // indirect
+	github.com/coreos/go-semver v0.3.1 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/golang/protobuf v1.5.4 // indirect
+	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/influxdata/tdigest v0.0.1 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
@@ -60,6 +71,10 @@ require (
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
+	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
 
 require (
@@ -111,9 +126,9 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/arch v0.23.0 // indirect
-	golang.org/x/crypto v0.57.0 // indirect
-	golang.org/x/net v0.60.0 // indirect
-	golang.org/x/sys v0.48.0
+	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/sys v0.49.0
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
 )

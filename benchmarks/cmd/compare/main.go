@@ -3,7 +3,8 @@
 //
 //	go run ./cmd/compare [-quick | -tiny | -render] [-only regexp [-add]] [-rounds 3] [-machine name] [-out dir]
 //
-// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports.
+// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports. Without
+// etcd or ZooKeeper it leaves out what is about them.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/bench"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/consoles"
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/coordination"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/delays"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/idempotency"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/locks"
@@ -36,7 +38,7 @@ import (
 )
 
 func main() {
-	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs(), postgres.Jobs(), delays.Jobs())...)
+	worker.Main(slices.Concat(locks.Jobs(), semaphores.Jobs(), outage.Jobs(), postgres.Jobs(), coordination.Jobs(), delays.Jobs())...)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -51,7 +53,7 @@ func sections() []bench.Section {
 	var all []bench.Section
 	for _, some := range []func() []bench.Section{
 		tokens.Sections, memory.Sections, middleware.Sections, locks.Sections, semaphores.Sections, idempotency.Sections,
-		scaling.Sections, outage.Sections, postgres.Sections, delays.Sections, consoles.Sections, overload.Sections,
+		scaling.Sections, outage.Sections, postgres.Sections, coordination.Sections, delays.Sections, consoles.Sections, overload.Sections,
 	} {
 		all = append(all, some()...)
 	}

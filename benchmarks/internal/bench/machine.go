@@ -112,5 +112,6 @@ func measured() []string {
 		"github.com/gin-gonic/gin", "github.com/labstack/echo/v4", "github.com/labstack/echo/v5",
 		"github.com/jackc/pgx/v5", "github.com/gofiber/fiber/v3", "google.golang.org/grpc",
 		"github.com/hibiken/asynq", "github.com/riverqueue/river",
+		"go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk",
 	}
 }
