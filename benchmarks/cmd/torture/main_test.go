@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/benchmarks/internal/coordserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/torture/workload"
 )
@@ -21,9 +22,14 @@ func TestMain(m *testing.M) {
 func installed(t *testing.T, store string) {
 	t.Helper()
 	missing, variable := pgserver.Version(t.Context()) == "", "LOCKKEEPER_REQUIRE_POSTGRES"
-	if store == "redis" {
+	switch store {
+	case "redis":
 		_, err := exec.LookPath("redis-server")
 		missing, variable = err != nil, "LOCKKEEPER_REQUIRE_REDIS"
+	case "etcd":
+		missing, variable = !coordserver.HasEtcd(), "LOCKKEEPER_REQUIRE_ETCD"
+	case "zookeeper":
+		missing, variable = !coordserver.HasZooKeeper(), "LOCKKEEPER_REQUIRE_ZOOKEEPER"
 	}
 	if missing {
 		if os.Getenv(variable) == "1" {
@@ -46,7 +52,7 @@ func TestTiny(t *testing.T) {
 		t.Skip("keeps all cores busy for half a minute")
 	}
 	t.Parallel()
-	for _, store := range []string{"redis", "postgres"} {
+	for _, store := range []string{"redis", "postgres", "etcd", "zookeeper"} {
 		t.Run(store, func(t *testing.T) {
 			installed(t, store)
 			t.Parallel()
@@ -106,8 +112,11 @@ func TestBugsAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("keeps all cores busy for half a minute")
 	}
-	for _, store := range []string{"redis", "postgres"} {
+	for _, store := range []string{"redis", "postgres", "etcd", "zookeeper"} {
 		for _, bug := range []string{"split", "generous", "hasty", "forget"} {
+			if bug == "hasty" && (store == "etcd" || store == "zookeeper") { // which have no tasks
+				continue
+			}
 			t.Run(store+"/"+bug, func(t *testing.T) {
 				installed(t, store)
 				t.Parallel()

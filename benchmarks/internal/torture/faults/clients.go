@@ -3,10 +3,11 @@ package faults
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
-var anywhere = []string{"redis", "cluster", "sentinel", "postgres", "memory"}
+var anywhere = slices.Concat(whole, onCoordination, []string{"memory"})
 
 // clients are faults of processes.
 func clients() []Fault {

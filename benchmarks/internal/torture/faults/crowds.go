@@ -14,7 +14,7 @@ func crowds() []Fault {
 	return []Fault{{
 		Name:    "hot scope",
 		About:   "150 more callers in a process, each with a scope and keys of its own, and then all with one scope, lock and bucket",
-		Replies: true, stores: []string{"redis", "cluster", "sentinel", "postgres"}, Inject: hotScope,
+		Replies: true, stores: whole, Inject: hotScope,
 	}}
 }
 

@@ -59,11 +59,14 @@ type Target struct {
 
 // All returns all faults, in the order of the report.
 func All() []Fault {
-	return slices.Concat(clients(), networks(), servers(), failovers(), postgres(), moves(), crowds())
+	return slices.Concat(clients(), networks(), servers(), failovers(), postgres(), coordination(), moves(), crowds())
 }
 
 // onRedis are the stores on Redis.
 var onRedis = []string{"redis", "cluster", "sentinel"}
+
+// whole are the stores with all mechanisms on a server, whose protocols the network knows.
+var whole = append(slices.Clone(onRedis), onPostgres...)
 
 // For returns the faults that a site can have.
 func For(s *site.Site) []Fault {

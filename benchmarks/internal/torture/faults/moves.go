@@ -28,7 +28,7 @@ func moves() []Fault {
 			Name: "slow commits", About: "each takes 20 to 60 ms longer (`commit_delay`)", Replies: true, Inject: slowCommits,
 		}),
 		{
-			Name: "silent pools", About: "all connections that are open lead nowhere, and nothing ends them", Stale: true,
+			Name: "silent pools", About: "all connections that are open lead nowhere, and nothing ends them", Stale: true, stores: whole,
 			Inject: func(ctx context.Context, t *Target) (Hit, error) {
 				proxies := t.network()
 				before := hits(proxies)

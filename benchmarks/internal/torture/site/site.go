@@ -18,15 +18,17 @@ import (
 
 // Site is the servers of a store, if it has any, with a proxy between each worker and each of them.
 type Site struct {
-	Kind     string // of the store: redis, cluster, sentinel, postgres or memory
+	Kind     string // of the store, one of Kinds
 	Servers  []*Server
 	Postgres *Postgres // the only server, if the store is postgres
-	Clock    *Clock    // of the only server; nil if it cannot be set
-	Version  string
-	Missing  []string // what cannot be tortured here, and why
-	sentinel *redisserver.Server
-	proxies  [][]*Proxy // of each worker, in the order of the servers
-	watched  *Proxy     // where Reply connects to, which no fault of a network hits
+	// Coordination is the only server, if the store is etcd or zookeeper.
+	Coordination *Coordination
+	Clock        *Clock // of the only server; nil if it cannot be set
+	Version      string
+	Missing      []string // what cannot be tortured here, and why
+	sentinel     *redisserver.Server
+	proxies      [][]*Proxy // of each worker, in the order of the servers
+	watched      *Proxy     // where Reply connects to, which no fault of a network hits
 }
 
 // Server is one server, with a client that has all rights, whatever those of the workers are.
@@ -43,19 +45,22 @@ const (
 
 // Timeout is that of the workers' store, which is the default one.
 func (s *Site) Timeout() time.Duration {
-	if s.Postgres != nil {
+	if s.Postgres != nil || s.Coordination != nil {
 		return time.Second
 	}
 	return 250 * time.Millisecond
 }
 
 // Kinds are the stores for which there is a site.
-func Kinds() []string { return []string{"redis", "cluster", "sentinel", "postgres", "memory"} }
+func Kinds() []string {
+	return []string{"redis", "cluster", "sentinel", "postgres", workload.Etcd, workload.ZooKeeper, "memory"}
+}
 
 // durable are the arguments of a server that loses nothing in a crash.
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"}
 
-// Start starts the servers of a store for a number of workers.
+// Start starts the servers of a store for a number of workers. Its error matches coordserver.ErrNotInstalled
+// if the store is etcd or zookeeper, and there is none.
 func Start(ctx context.Context, kind string, workers int) (s *Site, err error) {
 	s = &Site{Kind: kind}
 	defer func() {
@@ -70,6 +75,8 @@ func Start(ctx context.Context, kind string, workers int) (s *Site, err error) {
 		return s, nil
 	case "postgres":
 		return s, s.startPostgres(ctx, workers)
+	case workload.Etcd, workload.ZooKeeper:
+		return s, s.startCoordination(ctx, workers)
 	case "redis":
 		err = s.startSingle(ctx)
 	case "cluster":
@@ -226,7 +233,7 @@ func (s *Site) Masters(ctx context.Context) (all []*Server) {
 	return all
 }
 
-// Forget removes all that the servers keep.
+// Forget removes all that the servers keep, but for the base of fences of etcd and ZooKeeper.
 func (s *Site) Forget(ctx context.Context) error {
 	var errs []error
 	for _, server := range s.Masters(ctx) {
@@ -234,6 +241,9 @@ func (s *Site) Forget(ctx context.Context) error {
 	}
 	if s.Postgres != nil {
 		errs = append(errs, s.Postgres.forget(ctx))
+	}
+	if s.Coordination != nil {
+		errs = append(errs, s.Coordination.forget(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -245,7 +255,7 @@ func (s *Site) Address(worker int) workload.Address {
 		a.Addrs = append(a.Addrs, server.Addr())
 		a.Via[server.Addr()] = s.proxies[worker][i].Addr()
 	}
-	if s.Postgres != nil {
+	if s.Postgres != nil || s.Coordination != nil {
 		a.Addrs = []string{s.proxies[worker][0].Addr()}
 	}
 	if s.sentinel != nil {
@@ -276,6 +286,9 @@ func (s *Site) Stop() {
 	}
 	if s.Postgres != nil {
 		running.Go(s.Postgres.End)
+	}
+	if s.Coordination != nil {
+		running.Go(s.Coordination.End)
 	}
 	for _, server := range s.Servers {
 		running.Go(server.End)

@@ -26,9 +26,12 @@ type Order struct {
 
 // obey follows orders until ctx ends.
 func (w *worker) obey(ctx context.Context) error {
-	m, err := w.crowd()
-	if err != nil {
-		return err
+	var m mechanism
+	if w.store != nil {
+		var err error
+		if m, err = w.crowd(); err != nil {
+			return err
+		}
 	}
 	var running sync.WaitGroup
 	end := func() {}

@@ -7,21 +7,31 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/lockkeeper/lockkeeper/benchmarks/internal/pgserver"
+	"github.com/lockkeeper/lockkeeper/core/etcdstore"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
 	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
+	"github.com/lockkeeper/lockkeeper/core/zkstore"
 )
 
 // Address says where a worker's store is.
 type Address struct {
-	Kind      string            // redis, cluster, sentinel, postgres or memory
-	Addrs     []string          // of servers; of postgres, of the proxy in front of it
+	Kind      string            // redis, cluster, sentinel, postgres, memory, or one of the following
+	Addrs     []string          // of servers; of postgres, etcd and zookeeper, of the proxy in front of it
 	Sentinels []string          // of sentinels
 	Via       map[string]string // the proxies in front of servers
 }
+
+// The kinds of stores that have locks and semaphores only.
+const (
+	Etcd      = "etcd"
+	ZooKeeper = "zookeeper"
+)
 
 // MasterName is the name of the master behind sentinels.
 const MasterName = "torture"
@@ -54,8 +64,14 @@ func (b Bug) capacity(n int) int {
 	return n
 }
 
+// keeper is what all stores have. Those with all mechanisms are a store.Store.
+type keeper interface {
+	store.Leases
+	Shutdown(ctx context.Context) error
+}
+
 // open returns the store of a job, and what closes it.
-func open(job Job) (st store.Store, stop func(), err error) {
+func open(job Job) (st keeper, stop func(), err error) {
 	if job.Store.Kind == "memory" {
 		st := memstore.New()
 		return st, func() { _ = st.Close() }, nil
@@ -70,6 +86,9 @@ func open(job Job) (st store.Store, stop func(), err error) {
 			return nil, nil, err
 		}
 		return st, func() { _ = st.Close() }, nil
+	}
+	if job.Store.Kind == Etcd || job.Store.Kind == ZooKeeper {
+		return openLeases(job)
 	}
 	client, err := job.Store.client()
 	if err != nil {
@@ -86,6 +105,42 @@ func open(job Job) (st store.Store, stop func(), err error) {
 	}
 	return redisStore, func() {
 		_ = redisStore.Close()
+		_ = client.Close()
+	}, nil
+}
+
+// session is the length of sessions on ZooKeeper: that of a process that was killed keeps others waiting.
+const session = 3 * time.Second
+
+// openLeases is open for stores that have locks and semaphores only.
+func openLeases(job Job) (st keeper, stop func(), err error) {
+	prefix := "lockkeeper"
+	if job.Bug == Split {
+		prefix = "split"
+	}
+	addr := job.Store.Addrs[0]
+	if job.Store.Kind == ZooKeeper {
+		st, err := zkstore.New([]string{addr}, zkstore.WithPrefix(prefix), zkstore.WithSession(session))
+		if err != nil {
+			return nil, nil, err
+		}
+		return st, func() { _ = st.Close() }, nil
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:         []string{"http://" + addr},
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	etcdStore, err := etcdstore.New(client, etcdstore.WithPrefix(prefix))
+	if err != nil {
+		_ = client.Close()
+		return nil, nil, err
+	}
+	return etcdStore, func() {
+		_ = etcdStore.Close()
 		_ = client.Close()
 	}, nil
 }

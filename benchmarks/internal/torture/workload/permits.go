@@ -4,7 +4,7 @@ package workload
 func (a *actor) permits() {
 	ctx, cancel := a.patience()
 	defer cancel()
-	tier := a.rand.IntN(len(tiers))
+	tier := a.rand.IntN(len(a.semaphores))
 	s, weight, key := a.semaphores[tier], 1+a.rand.IntN(heaviest), a.key(0)
 	try := a.chance(20)
 	add := a.called(key, int64(weight), tiers[tier].reserve, !try)

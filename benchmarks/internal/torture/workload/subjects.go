@@ -172,14 +172,15 @@ const (
 )
 
 // SubjectsOf are the subjects of a kind of store whose names match an expression. Tasks are of
-// stores that outlive a process.
+// stores that outlive a process, and etcd and ZooKeeper have leases only.
 func SubjectsOf(kind, names string) ([]Subject, error) {
 	named, err := regexp.Compile(names)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(Subjects(), func(s Subject) bool {
-		return s.Only != "" && s.Only != kind || s.Kind == Task && kind == "memory" || !named.MatchString(s.Name)
+		missing := s.Kind == Task && kind == "memory" || s.Kind != Lock && s.Kind != Semaphore && (kind == Etcd || kind == ZooKeeper)
+		return s.Only != "" && s.Only != kind || missing || !named.MatchString(s.Name)
 	}), nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/delay"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/pgstore"
+	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
 // Effect is what makes the effect of a task happen once.
@@ -222,7 +223,7 @@ func Drain(ctx context.Context, job Job, subjects []Subject) (buried []history.E
 		return nil, err
 	}
 	defer stop()
-	w := &worker{job: job, store: st}
+	w := &worker{job: job, store: st.(store.Store)}
 	for _, s := range subjects {
 		if s.Kind != Task {
 			continue

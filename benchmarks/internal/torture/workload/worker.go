@@ -67,7 +67,8 @@ func serve(in io.Reader, out io.Writer) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := &worker{job: job, store: st, history: history.NewWriter(out), orders: make(chan Order), ended: ctx}
+	w := &worker{job: job, leases: st, history: history.NewWriter(out), orders: make(chan Order), ended: ctx}
+	w.store, _ = st.(store.Store)
 	w.draining, w.drain = context.WithCancel(ctx)
 	go func() { // the other end is closed to end this process, also if it has died
 		defer cancel()
@@ -101,7 +102,8 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // worker is this process.
 type worker struct {
 	job     Job
-	store   store.Store
+	leases  store.Leases
+	store   store.Store // nil if it has leases only
 	history *history.Writer
 	orders  chan Order
 	ended   context.Context // ends with the worker
@@ -154,12 +156,12 @@ type mechanism struct {
 func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 	switch s.Kind {
 	case Lock:
-		m.locks, err = lock.New(w.store, s.Name, append(s.lock, lock.WithTTL(s.TTL))...)
+		m.locks, err = lock.New(w.leases, s.Name, append(s.lock, lock.WithTTL(s.TTL))...)
 	case Semaphore:
 		var sem *semaphore.Semaphore
-		sem, err = semaphore.New(w.store, s.Name, w.job.Bug.capacity(int(s.Capacity)), semaphore.WithTTL(s.TTL))
+		sem, err = semaphore.New(w.leases, s.Name, w.job.Bug.capacity(int(s.Capacity)), semaphore.WithTTL(s.TTL))
 		for _, tier := range tiers {
-			if err != nil {
+			if err != nil || tier.reserve > 0 && w.job.Store.Kind == ZooKeeper { // which has no reserves
 				break
 			}
 			var of *semaphore.Semaphore
@@ -176,13 +178,13 @@ func (w *worker) mechanism(s Subject) (m mechanism, err error) {
 		m.guard, err = s.newGuard(w.store)
 	case Once:
 		// A store of its own: that of the others is full when commits do not end.
-		var own store.Store
+		var own keeper
 		var stop func()
 		if own, stop, err = open(w.job); err != nil {
 			return m, err
 		}
 		context.AfterFunc(w.ended, stop)
-		if m.guard, err = guard.New(own, s.Name); err == nil {
+		if m.guard, err = guard.New(own.(store.Store), s.Name); err == nil {
 			m.pool, err = w.connections()
 		}
 	case Task:
