@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/lockkeeper/lockkeeper v0.2.0
+	github.com/lockkeeper/lockkeeper/connectmw v0.2.0
 	github.com/lockkeeper/lockkeeper/core/etcdstore v0.2.0
 	github.com/lockkeeper/lockkeeper/core/pgstore v0.2.0
 	github.com/lockkeeper/lockkeeper/core/rules v0.2.0
@@ -15,6 +16,7 @@ require (
 
 replace (
 	github.com/lockkeeper/lockkeeper => ../
+	github.com/lockkeeper/lockkeeper/connectmw => ../connectmw
 	github.com/lockkeeper/lockkeeper/core/etcdstore => ../core/etcdstore
 	github.com/lockkeeper/lockkeeper/core/pgstore => ../core/pgstore
 	github.com/lockkeeper/lockkeeper/core/rules => ../core/rules
@@ -115,5 +117,6 @@ require (
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 )

@@ -6,8 +6,8 @@
 // there was an attempt. The application then chooses whether the operation may run again: see
 // [WithRerun].
 //
-// The packages called idempotency are its middleware, in ginmw, echomw, echov5mw, nethttp and
-// grpcmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/idempotency].
+// The packages called idempotency are its middleware, in ginmw, echomw, echov5mw, nethttp,
+// grpcmw and connectmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/idempotency].
 package guard
 
 import (

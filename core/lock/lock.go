@@ -8,8 +8,8 @@
 // code that cannot check is stopped by [Lease.Fence], a number that the resource compares (package
 // fence). Where two writers would be a catastrophe, use the fence.
 //
-// The packages called exclusive are its middleware, in ginmw, echomw, echov5mw, nethttp and grpcmw;
-// one of them is [github.com/lockkeeper/lockkeeper/nethttp/exclusive].
+// The packages called exclusive are its middleware, in ginmw, echomw, echov5mw, nethttp, grpcmw and
+// connectmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/exclusive].
 package lock
 
 import (

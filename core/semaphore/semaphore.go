@@ -15,8 +15,8 @@
 // [Semaphore.TryAcquire] does not wait. A [Latch] is the opposite: it blocks until a number of
 // participants have arrived.
 //
-// The packages called concurrency are its middleware, in ginmw, echomw, echov5mw, nethttp and
-// grpcmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/concurrency].
+// The packages called concurrency are its middleware, in ginmw, echomw, echov5mw, nethttp,
+// grpcmw and connectmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/concurrency].
 //
 // # Keys, weights and order
 //

@@ -5,8 +5,8 @@
 // every charge postpones. All arithmetic is in integers, except for the debt of a bucket after a
 // change of its rate.
 //
-// The packages called ratelimit are its middleware, in ginmw, echomw, echov5mw, nethttp and grpcmw;
-// one of them is [github.com/lockkeeper/lockkeeper/nethttp/ratelimit].
+// The packages called ratelimit are its middleware, in ginmw, echomw, echov5mw, nethttp, grpcmw and
+// connectmw; one of them is [github.com/lockkeeper/lockkeeper/nethttp/ratelimit].
 package tokenbucket
 
 import (

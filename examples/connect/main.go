@@ -1,8 +1,7 @@
-// Command connect is a service of connectrpc.com/connect behind all four policies. Its clients
-// speak Connect, gRPC or gRPC-Web, and get refusals in the same protocol: deny.go has the hook for
-// that.
+// Command connect is a service of connectrpc.com/connect behind all four policies, as interceptors.
+// Its clients speak Connect, gRPC or gRPC-Web, and get refusals in the same protocol.
 //
-// A call runs once in each of them, and a repeat gets the stored answer.
+// A call runs once in each of them, and a repeat gets the stored answer, in another protocol too.
 package main
 
 import (
@@ -16,6 +15,11 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/lockkeeper/lockkeeper/connectmw"
+	"github.com/lockkeeper/lockkeeper/connectmw/concurrency"
+	"github.com/lockkeeper/lockkeeper/connectmw/exclusive"
+	"github.com/lockkeeper/lockkeeper/connectmw/idempotency"
+	"github.com/lockkeeper/lockkeeper/connectmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/memstore"
@@ -23,12 +27,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
-	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
-	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
-	"github.com/lockkeeper/lockkeeper/nethttp/exclusive"
-	"github.com/lockkeeper/lockkeeper/nethttp/idempotency"
-	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
 // procedure is what the program serves. Those of a service that was generated are under its prefix.
@@ -52,30 +51,29 @@ func newServer(st store.Store, h handler) http.Handler {
 	carts := must(lock.New(st, "carts"))
 	writes := must(semaphore.New(st, "writes", 2))
 
-	address, user := nethttp.ByClientIP(clientip.Direct()), nethttp.ByContext(userKey{})
-	limit := ratelimit.New(requests, address, nethttp.OnDeny(deny))
-	once := idempotency.New(orders, nethttp.ScopeBy(user), policy.Required(), nethttp.OnDeny(deny))
-	oneAtATime := exclusive.New(carts, user, policy.Wait(100*time.Millisecond), nethttp.OnDeny(deny))
-	twoAtATime := concurrency.New(writes, nethttp.Global(), nethttp.OnDeny(deny))
-
+	user := connectmw.ByContext(userKey{})
 	mux := http.NewServeMux()
-	mux.Handle(procedure, once(oneAtATime(twoAtATime(connect.NewUnaryHandler(procedure, h)))))
-	return limit(authenticate(mux))
+	mux.Handle(procedure, connect.NewUnaryHandler(procedure, h, connect.WithInterceptors(
+		ratelimit.New(requests, connectmw.ByClientIP(clientip.Direct())),
+		connect.UnaryInterceptorFunc(authenticate),
+		idempotency.New(orders, connectmw.ScopeBy(user), policy.Required()),
+		exclusive.New(carts, user, policy.Wait(100*time.Millisecond)),
+		concurrency.New(writes, connectmw.Global()),
+	)))
+	return mux
 }
 
 type userKey struct{}
 
 // authenticate stands in for real authentication: it believes the header X-User.
-func authenticate(next http.Handler) http.Handler {
-	refuse := connect.NewErrorWriter()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user := r.Header.Get("X-User")
+func authenticate(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		user := req.Header().Get("X-User")
 		if user == "" {
-			_ = refuse.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New("who are you?")))
-			return
+			return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("who are you?"))
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
-	})
+		return next(context.WithValue(ctx, userKey{}, user), req)
+	}
 }
 
 func checkout(_ context.Context, r *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {

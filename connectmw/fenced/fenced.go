@@ -1,0 +1,107 @@
+// Package fenced refuses calls of holders that have lost their lock, as an interceptor for
+// connect-go:
+//
+//	fenced.New(marks, connectmw.ByField("cart_id"))
+//
+// Its interceptor for clients is what sends the fence, from the client that holds the lock.
+//
+// The mechanism behind it is the fence of a lock: package [fence] explains what it is for.
+package fenced
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/lockkeeper/lockkeeper/connectmw"
+	"github.com/lockkeeper/lockkeeper/connectmw/internal/adapter"
+	"github.com/lockkeeper/lockkeeper/core/fence"
+	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/internal/middleware"
+	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+)
+
+// New returns an interceptor that runs the handler of a call whose fence is not lower than the
+// largest seen for the call's key, and answers without the handler otherwise:
+//
+//   - failed_precondition, with an ErrorInfo of reason STALE_FENCE, if a larger fence has been
+//     seen: others have had the lock since the sender lost it;
+//   - invalid_argument, with BadRequest, if the call has no fence, unless policy.AllowUnfenced lets
+//     it pass; several fences, or one that cannot be read; no key, one of more than 1,024 bytes, or
+//     one that the checker has no place for;
+//   - unavailable with RetryInfo if the checker's store is unavailable. With policy.RunUnprotected
+//     the handler runs all the same, and the answer's header has "fence-status: bypassed";
+//   - internal if the application has not provided the key, which is logged once (policy.Logger),
+//     or if the key function fails, or the checker in another way.
+//
+// The fence is in the header field called fence.Header, which the interceptor of [NewClient] sends.
+// The key is the resource that the call works on, and all clients that write it must hold the same
+// lock, since fences of different locks cannot be compared. A fence that passes keeps out every
+// lower one from then on, whatever comes of the call; one of a shared lease keeps out none.
+//
+// The fence is compared before the handler runs, that of a stream once, when it begins. A handler
+// that is paused after that, or a stream that lasts, can still write what is out of date: let it
+// compare again where it writes, with the token that fence.FromContext finds, by redisfence's Set
+// or sqlfence's Exec. Where nothing can compare, let the handlers of a key run one at a time, so
+// that no newer fence passes while one runs: put the interceptor behind concurrency, with a
+// semaphore of one, on a memory store where one process has the resource to itself.
+//
+// It stands behind authentication and authorisation, since a client that sends a large fence locks
+// out all others, and behind idempotency, so that a client that has lost the lock still gets the
+// answers to its earlier requests.
+//
+// Options are policy.AllowUnfenced, policy.RunUnprotected, connectmw.Unless, connectmw.OnError and
+// connectmw.OnDeny, and those of package policy for every middleware. New panics if checker or key
+// is nil.
+func New(checker fence.Checker, key connectmw.KeyFunc, opts ...policy.FencedOption) connect.Interceptor {
+	settings := setting.Of(opts)
+	m := middleware.NewFence(checker, settings)
+	if key == nil {
+		panic("fenced: New: nil key")
+	}
+	i := &interceptor{m, key, adapter.HooksOf("fenced", settings)}
+	return &adapter.Server{Package: "fenced", Unary: i.unary, Stream: i.stream}
+}
+
+type interceptor struct {
+	fence *middleware.Fence
+	key   connectmw.KeyFunc
+	hooks adapter.Hooks
+}
+
+func (i *interceptor) unary(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+	call := connectmw.NewCall(ctx, req)
+	if i.hooks.Skips(call) {
+		return next(ctx, req)
+	}
+	ctx, err := i.check(call)
+	if err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+func (i *interceptor) stream(ctx context.Context, conn connect.StreamingHandlerConn, next connect.StreamingHandlerFunc) error {
+	stream, call := adapter.NewStream(ctx, conn)
+	if i.hooks.Skips(call) {
+		return next(ctx, stream)
+	}
+	ctx, err := i.check(call)
+	if err != nil {
+		return err
+	}
+	return next(ctx, stream)
+}
+
+// check returns the context of a call's handler, or the error of a call that is refused.
+func (i *interceptor) check(call *connectmw.Call) (context.Context, error) {
+	passage, denial := i.fence.Check(call.Context(), call.Header().Values(fence.Header), func() (string, error) { return i.key(call) })
+	if denial != nil {
+		return nil, i.hooks.Deny(call, *denial)
+	}
+	if passage.Bypassed != nil {
+		i.hooks.Report(call, passage.Bypassed)
+		call.ResponseHeader().Set("Fence-Status", "bypassed")
+	}
+	return passage.Context, nil
+}

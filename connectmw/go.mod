@@ -1,0 +1,29 @@
+module github.com/lockkeeper/lockkeeper/connectmw
+
+go 1.26.0
+
+require github.com/lockkeeper/lockkeeper v0.2.0
+
+replace github.com/lockkeeper/lockkeeper => ../
+
+require (
+	connectrpc.com/connect v1.19.2
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20250115164207-1a7da9e5054f
+	google.golang.org/protobuf v1.36.9
+)
+
+require (
+	github.com/alicebob/miniredis/v2 v2.35.0 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/dunglas/httpsfv v1.1.0 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/redis/go-redis/v9 v9.23.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/otel v1.40.0 // indirect
+	go.opentelemetry.io/otel/metric v1.40.0 // indirect
+	go.opentelemetry.io/otel/trace v1.40.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
