@@ -364,16 +364,17 @@ func (c *code) isNamed(ref string) bool {
 // sites are the functions that set the defaults of a package's options, where these are not New and
 // defaults.
 var sites = map[string][]string{
-	"core/lock":           {"core/internal/lease.NewConfig", "core/lock.New"},
-	"core/memstore":       {"core/memstore.New"},
-	"core/pgstore":        {"core/pgstore.newStore"},
-	"core/policy":         {"internal/middleware/setting.Of"},
-	"core/presence":       {"core/presence.Start"},
-	"core/rules":          {"core/rules.newRules"},
-	"core/semaphore":      {"core/internal/lease.NewConfig", "core/semaphore.New", "core/semaphore.NewLatch"},
-	"grpcmw/idempotency":  {"internal/middleware/setting.Of"},
-	"migrate/redsync":     {"migrate/redsync.Redsync.NewMutex"},
-	"nethttp/idempotency": {"internal/middleware/setting.Of", "nethttp/idempotency.Transport"},
+	"core/lock":             {"core/internal/lease.NewConfig", "core/lock.New"},
+	"core/memstore":         {"core/memstore.New"},
+	"core/pgstore":          {"core/pgstore.newStore"},
+	"core/policy":           {"internal/middleware/setting.Of"},
+	"core/presence":         {"core/presence.Start"},
+	"core/rules":            {"core/rules.newRules"},
+	"core/semaphore":        {"core/internal/lease.NewConfig", "core/semaphore.New", "core/semaphore.NewLatch"},
+	"connectmw/idempotency": {"internal/middleware/setting.Of"},
+	"grpcmw/idempotency":    {"internal/middleware/setting.Of"},
+	"migrate/redsync":       {"migrate/redsync.Redsync.NewMutex"},
+	"nethttp/idempotency":   {"internal/middleware/setting.Of", "nethttp/idempotency.Transport"},
 }
 
 // unset returns the value of what an option sets, without the option. It returns false if the option
