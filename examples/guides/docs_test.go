@@ -68,7 +68,7 @@ var translated = flag.String("translated", "", "Chinese `pages`, separated by co
 
 // names are words that are the same in Chinese.
 var names = strings.Fields(`
-	Go Linux Lockkeeper PostgreSQL Redis amd64 echo gRPC gin v4 v5
+	Go Linux Lockkeeper PostgreSQL Redis amd64 connect-go echo fiber gRPC gin v3 v4 v5
 	Asynq Curator Envoy Hystrix Kong Redisson River Sentinel Temporal failsafe-go httprate pglock redis_rate redislock
 	redsync resilience4j rueidislock ulule/limiter x/time/rate
 `)

@@ -64,7 +64,7 @@ func timers(ctx context.Context, dsn string, p plan) (late []time.Duration, err 
 		mu    sync.Mutex
 		takes errgroup.Group
 	)
-	err = p.put(ctx, func(t task) error {
+	err = p.put(func(t task) error {
 		if _, err := pool.Exec(ctx, "INSERT INTO plain_tasks (queue, key, due, payload) VALUES ('timers', $1, $2, $3)",
 			[]byte(t.key), t.due.UnixMicro(), payload(t.due)); err != nil {
 			return err

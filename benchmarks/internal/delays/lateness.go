@@ -151,7 +151,7 @@ func (y *yard) begin(ctx context.Context, c contender, p plan) ([]time.Duration,
 	}, func() {
 		go func() {
 			contest.Rest(p.rest)
-			put <- p.put(ctx, func(t task) error { return q.put(ctx, []task{t}) })
+			put <- p.put(func(t task) error { return q.put(ctx, []task{t}) })
 		}()
 	})
 	if err != nil {
@@ -164,7 +164,7 @@ func (y *yard) begin(ctx context.Context, c contender, p plan) ([]time.Duration,
 	return late, <-put
 }
 
-func (p plan) put(ctx context.Context, put func(task) error) error {
+func (p plan) put(put func(task) error) error {
 	last := time.Now().Add(p.spread)
 	for i := range p.tasks {
 		due := time.Now().Add(rand.N(max(time.Until(last), 1)))

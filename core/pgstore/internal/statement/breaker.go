@@ -69,7 +69,7 @@ func (db *Client) Probe() error {
 	}
 	cancel()
 	for range asked {
-		<-verdicts
+		_ = <-verdicts
 	}
 	return err
 }
