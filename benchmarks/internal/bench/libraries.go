@@ -106,7 +106,7 @@ func peers() []peer {
 			{what: "lateness", table: "delay-lateness", column: "p50", ours: onRedis, theirs: "asynq"},
 		}},
 		{name: "river", pairs: []pair{
-			{what: "tasks on PostgreSQL: put, take and done", table: "delay-postgres", column: "rate", ours: onPostgres, theirs: "river"},
+			{what: "tasks on PostgreSQL: put, take and done", table: "delay-postgres", column: "rate", ours: onPostgres, theirs: "river, with the settings of its benchmark"},
 			{what: "lateness", table: "delay-lateness", column: "p50", ours: onPostgres, theirs: "river"},
 		}},
 		{name: "failsafe-go", pairs: []pair{

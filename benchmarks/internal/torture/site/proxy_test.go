@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,7 +201,20 @@ func TestPostgresProxy(t *testing.T) {
 	}
 	defer p.Close()
 	connect := func(addr string) *pgx.Conn {
-		conn, err := pgx.Connect(ctx, pgserver.DSN(addr, pgserver.Superuser))
+		settings, err := pgx.ParseConfig(pgserver.DSN(addr, pgserver.Superuser))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// By another connection the client would cancel what it has given up.
+		var dialled atomic.Bool
+		dial := settings.DialFunc
+		settings.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dialled.Swap(true) {
+				return nil, net.ErrClosed
+			}
+			return dial(ctx, network, addr)
+		}
+		conn, err := pgx.ConnectConfig(ctx, settings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,13 +234,13 @@ func TestPostgresProxy(t *testing.T) {
 		return n, err
 	}
 	want := 0
-	has := func() {
+	has := func(after string) {
 		t.Helper()
 		if err := Until(deadline(t), func() bool {
 			var n int
 			return direct.QueryRow(ctx, "SELECT n FROM counter").Scan(&n) == nil && n == want
 		}); err != nil {
-			t.Errorf("it has not become %d: %v", want, err)
+			t.Errorf("%s: it has not become %d: %v", after, want, err)
 		}
 	}
 	for name, r := range map[string]Rules{
@@ -247,11 +262,11 @@ func TestPostgresProxy(t *testing.T) {
 			t.Errorf("%s: no hit", name)
 		}
 		if r.BlackHole {
-			has() // it has let nothing through
+			has(name) // it has let nothing through
 			p.Set(Rules{})
 		}
 		want++
-		has()
+		has(name)
 	}
 
 	p.Set(Rules{})
