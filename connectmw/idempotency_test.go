@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -304,9 +305,10 @@ func TestHandlerOutlivesItsClient(t *testing.T) {
 		thing, _ := g.make(ctx, r)
 		return thing, ctx.Err()
 	}}
-	gone := make(chan struct{}, 100)
+	gone := make(chan struct{})
+	leaves := sync.OnceFunc(func() { close(gone) })
 	leaving := around(func(ctx context.Context, handler func(context.Context) error) error {
-		context.AfterFunc(ctx, func() { gone <- struct{}{} })
+		context.AfterFunc(ctx, leaves)
 		return handler(ctx)
 	})
 	chain := idempotency.New(newGuard(t, newStore(t)), byUser)

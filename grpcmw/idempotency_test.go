@@ -3,6 +3,7 @@ package grpcmw_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -291,9 +292,10 @@ func TestHandlerOutlivesItsClient(t *testing.T) {
 		thing, _ := g.make(ctx, r)
 		return thing, ctx.Err()
 	}}
-	gone := make(chan struct{}, 100)
+	gone := make(chan struct{})
+	leaves := sync.OnceFunc(func() { close(gone) })
 	leaving := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		context.AfterFunc(ctx, func() { gone <- struct{}{} })
+		context.AfterFunc(ctx, leaves)
 		return handler(ctx, req)
 	}}
 	chain := idempotency.New(newGuard(t, newStore(t)), byUser)

@@ -59,7 +59,7 @@ func TestProxy(t *testing.T) {
 	defer p.Close()
 	direct := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	client := redis.NewClient(&redis.Options{
-		Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 200 * time.Millisecond, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Addr: p.Addr(), MaxRetries: -1, ReadTimeout: time.Second, ContextTimeoutEnabled: true, DisableIdentity: true,
 	})
 	defer func() { _, _ = direct.Close(), client.Close() }()
 	increment := func() (int, error) {
@@ -88,7 +88,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("repeated: %d, %v, want %d", n, err, want)
 	}
 	for name, r := range map[string]Rules{
-		"lost": {CutReplies: 100}, "silence": {Silence: 100}, "late": {LateRequests: 300 * time.Millisecond},
+		"lost": {CutReplies: 100}, "silence": {Silence: 100}, "late": {LateRequests: 1500 * time.Millisecond},
 	} {
 		if n, err := with(r); err == nil {
 			t.Errorf("%s: %d", name, n)
