@@ -98,7 +98,7 @@ func driveDelayFaults(w *world, broken *storetest.Faulty) {
 	broken.Mend(storetest.Any)
 	_ = must(q.Put(ctx, secretKey, nil, 0))
 	ok(w.t, must(q.Take(ctx)).Done(ctx)) // tasks are taken again
-	short := w.queue(broken, delay.WithLease(100*time.Millisecond))
+	short := w.queue(broken, delay.WithLease(brief))
 	taken := func(fault storetest.Op) *delay.Task {
 		_ = must(short.Put(ctx, secretKey, []byte(secretRequest), 0))
 		task := must(short.Take(ctx))

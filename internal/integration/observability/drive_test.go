@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
@@ -212,7 +213,7 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = l.Lock(ctx, secretKey)
 		broken.Mend(storetest.AcquireLease)
-		short := w.locker(st, lock.WithTTL(100*time.Millisecond))
+		short := w.locker(st, lock.WithTTL(brief))
 		broken.Break(storetest.RenewLeases, storetest.Down)
 		_ = must(short.Lock(ctx, secretKey+" that expires"))
 		expires(w, "lock")
@@ -223,7 +224,7 @@ func driveLocks(w *world, st store.Store, broken *storetest.Faulty) {
 // driveElection makes terms end in every way, and the work of a leader fail.
 func driveElection(w *world, st store.Store, broken *storetest.Faulty) {
 	t := w.t
-	l := w.locker(st, lock.WithHolder(holder), lock.WithTTL(100*time.Millisecond))
+	l := w.locker(st, lock.WithHolder(holder), lock.WithTTL(brief))
 	e := must(election.New(l, secretKey+" of a leader", election.WithMeterProvider(w.meters), election.WithLogger(w.logger()),
 		election.WithStepDown(time.Millisecond)))
 	ctx, stop := context.WithCancel(t.Context())
@@ -285,7 +286,7 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = s.Acquire(ctx, secretKey)
 		broken.Mend(storetest.AcquireLease)
-		short := w.semaphore(st, semaphore.WithTTL(100*time.Millisecond))
+		short := w.semaphore(st, semaphore.WithTTL(brief))
 		broken.Break(storetest.RenewLeases, storetest.Down)
 		_ = must(short.Acquire(ctx, secretKey+" that expires"))
 		expires(w, "semaphore")
@@ -304,6 +305,9 @@ func expires(w *world, mechanism string) {
 		return false
 	})
 }
+
+// brief is the TTL of leases that are to end. A busy machine tries to renew them before.
+var brief = testpace.Scale(200 * time.Millisecond)
 
 func operation(key string) guard.Operation {
 	return guard.Operation{Scope: secretScope, Key: secretIdempotency + key, Fingerprint: []byte(secretRequest)}
@@ -354,8 +358,8 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	_ = unsure.Complete(ctx, guard.Result{})
 	ended := func(n int) bool { return len(w.log.records(w.t, "no completions are pending")) == n }
 	until(w.t, "a completion is confirmed", func() bool { return ended(1) })
-	brief := w.guard(st, guard.WithTTL(100*time.Millisecond), guard.WithRetention(time.Second))
-	hopeless, _, err := brief.Begin(ctx, operation("hopeless"))
+	forgetful := w.guard(st, guard.WithTTL(brief), guard.WithRetention(time.Second))
+	hopeless, _, err := forgetful.Begin(ctx, operation("hopeless"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -363,7 +367,7 @@ func driveGuard(w *world, st store.Store, broken *storetest.Faulty, known *token
 	_ = hopeless.Complete(ctx, guard.Result{Data: []byte(secretResult)})
 	until(w.t, "a completion is given up", func() bool { return ended(2) })
 	broken.Mend(storetest.SettleOperation)
-	short := w.guard(st, guard.WithTTL(100*time.Millisecond))
+	short := w.guard(st, guard.WithTTL(brief))
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.RenewOperations, storetest.Down)
 		_, _, _ = short.Begin(ctx, operation("8"))
