@@ -235,7 +235,7 @@ func (e handlerEnd) test(t *rig, around surrounding, clean bool) {
 	case retry == first, e.answer != "" && retry == e.answer:
 	case retry == "409 "+string(policy.ResponseNotRetained), retry == "409 "+string(policy.OutcomeUnknown) && !clean:
 	case e.native == nil && ran == 0 && slices.Contains(givenUp, first): // so the retry is the first that has run
-	case slices.Contains(givenUp, retry), around.before != nil && strings.HasPrefix(retry, "503 <html>"): // before the operation began, on a busy machine, or again
+	case slices.Contains(givenUp, retry), around.before != nil && isTimeout(retry): // before the operation began, on a busy machine, or again
 	case clean && (strings.HasPrefix(retry, "500 ") || retry == "no answer"): // a panic again
 	default:
 		t.Errorf("first %q, then %q, of %d runs", first, retry, runs.Load())
@@ -251,6 +251,11 @@ func (e handlerEnd) test(t *rig, around surrounding, clean bool) {
 
 // givenUp are the answers of timeouts, and of a guard for a handler that has given up.
 var givenUp = []string{"503 timeout", "504 ", "503 " + string(policy.ReducedCapacity)}
+
+// isTimeout reports whether an answer is that of the timeout of net/http, or of a framework.
+func isTimeout(answer string) bool {
+	return strings.HasPrefix(answer, "503 <html>") || strings.HasPrefix(answer, `503 {"message":"Service Unavailable"}`)
+}
 
 // try sends the guarded request, and returns status and body of its answer, or the reason of a refusal, or
 // that there was none.
