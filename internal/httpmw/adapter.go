@@ -63,7 +63,7 @@ type OutsideAdapter[C any] interface {
 }
 
 // ErrorAdapter is an Adapter of a framework whose handlers return errors. The application's error
-// handler answers with them, refusals included.
+// handler answers with them, refusals included unless Denied returns nil.
 type ErrorAdapter[C any] interface {
 	Adapter[C]
 	// Render calls the application's error handler.
@@ -71,7 +71,8 @@ type ErrorAdapter[C any] interface {
 	// Renders reports whether the application's error handler decides the status of an error. If not,
 	// middleware outside may.
 	Renders(c C, err error) bool
-	// Denied returns a denial as an error. Unlike Refuse it does not use a context.
+	// Denied returns a denial as an error, or nil in a framework whose refusals are no errors. Unlike
+	// Refuse it does not use a context.
 	Denied(d policy.Denial) error
 	// StatusOf returns the status of an error of the framework, and 0 for another error.
 	StatusOf(err error) int
@@ -148,7 +149,8 @@ func (b *base[C]) deny(c C, d policy.Denial, mark func(context.Context, http.Hea
 	if !b.End(c) {
 		return nil
 	}
-	returned := b.errors != nil && b.hooks.Deny == nil // so the error handler gets the error behind the denial
+	// If refusals are errors, the error handler gets the error behind the denial.
+	returned := b.errors != nil && b.hooks.Deny == nil && b.errors.Denied(d) != nil
 	if middleware.IsFailure(d) && !returned {
 		b.report(c, d.Err)
 	}

@@ -236,6 +236,20 @@ func (c *Capture) pass() error {
 	return err
 }
 
+// Pass settles the answer of a framework that sends it after its handlers have returned, and not
+// through the capture. It is not kept. Pass panics as WriteHeader does.
+func (c *Capture) Pass(status int) {
+	c.SetStatus(status)
+	c.Begin()
+	c.passing = true
+}
+
+// Fits reports whether a body of n bytes is kept. If not, the answer counts as too large.
+func (c *Capture) Fits(n int) bool {
+	c.large = c.large || n > c.limit
+	return !c.large
+}
+
 // end records, after the handler has returned, whether an answer that has not begun is a refusal.
 func (c *Capture) end() {
 	if c.committed == nil {

@@ -53,6 +53,13 @@ func (o *Observer) Begin(status int) {
 	}
 }
 
+// Stream notes the status of an answer that is sent, for an unknown time, after its handlers have
+// returned.
+func (o *Observer) Stream(status int) {
+	o.Begin(status)
+	o.events = true
+}
+
 // Streams reports whether the answer lasts for as long as its client likes: a stream of events, or
 // another protocol.
 func (o *Observer) Streams() bool {

@@ -4,13 +4,14 @@
 // A row must hold in every framework on every store. That is proven for a sum of them, not for
 // their product:
 //
-//   - every framework runs every row, with stores in memory ([Run]);
+//   - every framework runs every row, with stores in memory ([Run]), but for those that it names as
+//     impossible ([Excepting]);
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
 //   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
 //     [RunOn] for PostgreSQL, and [RunLeases] for etcd and ZooKeeper, which have locks and permits
 //     alone), and grpcmw does so with a table of its own;
-//   - gin, echo v4 and v5 run on Redis the rows in which a request waits for its store, or ends
-//     before the store replies ([RunWaits]).
+//   - gin, echo v4 and v5, and fiber run on Redis the rows in which a request waits for its store, or
+//     ends before the store replies ([RunWaits]).
 //
 // That is enough since a framework does not meet a store. The middleware of all HTTP frameworks is
 // one set of generic functions, in package httpmw, which call the mechanisms; what differs is an
@@ -41,6 +42,13 @@ type Framework interface {
 	// Serve returns a server's handler in which requests to Path + id run the handler behind the
 	// middleware, of which the first is the outermost. It recovers from panics with status 500.
 	Serve(handler http.HandlerFunc, middleware ...Middleware) http.Handler
+}
+
+// Excepting is a Framework in which some rows cannot hold, whatever its middleware does.
+type Excepting interface {
+	// Exceptions returns why, by the rows' group and name: "leaving/a client that disconnects …". The
+	// framework's own tests show it. The map is the caller's.
+	Exceptions() map[string]string
 }
 
 // Middleware describes a middleware for the framework to build: a RateLimit, an Idempotency, an

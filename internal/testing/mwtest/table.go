@@ -12,7 +12,27 @@ import (
 
 // Run runs the table, with stores in memory. Its rows run beside each other, but for those that
 // measure the process: no other test may run then, so that the caller must not be parallel.
-func Run(t *testing.T, f Framework) { newRig(t, f, inMemory).run(groups()) }
+func Run(t *testing.T, f Framework) {
+	all := groups()
+	excepted := exceptions(f)
+	for _, g := range all {
+		for _, r := range slices.Concat(g.alone, g.rows) {
+			delete(excepted, g.name+"/"+r.name)
+		}
+	}
+	for name := range excepted {
+		t.Errorf("there is no row %q to except", name)
+	}
+	newRig(t, f, inMemory).run(all)
+}
+
+// exceptions returns why rows cannot hold in a framework, by their group and name.
+func exceptions(f Framework) map[string]string {
+	if e, ok := f.(Excepting); ok {
+		return e.Exceptions()
+	}
+	return nil
+}
 
 // RunOnServers runs the rows about what a client is answered on each kind of Redis server, but for
 // those with faked time. The caller must not be parallel, as that of [Run].
@@ -46,7 +66,10 @@ type row struct {
 	test func(*rig)
 }
 
-func (r row) run(t *rig) {
+func (r row) run(t *rig, group string) {
+	if why := exceptions(t.framework)[group+"/"+r.name]; why != "" {
+		t.Skip(why)
+	}
 	t.began = time.Now()
 	r.test(t)
 }
@@ -158,12 +181,12 @@ func (t *rig) run(groups []group) {
 				t.Parallel()
 			}
 			for _, r := range g.alone {
-				t.Run(r.name, r.run)
+				t.Run(r.name, func(t *rig) { r.run(t, g.name) })
 			}
 			for _, r := range g.rows {
 				t.Run(r.name, func(t *rig) {
 					t.Parallel()
-					r.run(t)
+					r.run(t, g.name)
 				})
 			}
 		})
