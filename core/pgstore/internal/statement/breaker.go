@@ -46,8 +46,9 @@ func (db *Client) Probe() error {
 	ctx, cancel := context.WithTimeout(db.life, time.Duration(2+otherHosts(settings))*db.config.Timeout)
 	defer cancel()
 	verdicts := make(chan error, 2)
+	var asks sync.WaitGroup
 	ask := func() { verdicts <- db.probeAnew(ctx, settings) }
-	go ask()
+	asks.Go(ask)
 	asked, again := 1, time.NewTimer(db.config.Timeout/2)
 	defer again.Stop()
 	var err error
@@ -55,7 +56,7 @@ func (db *Client) Probe() error {
 		select {
 		case <-again.C:
 			asked++
-			go ask()
+			asks.Go(ask)
 			continue
 		case err = <-verdicts:
 			asked--
@@ -68,9 +69,7 @@ func (db *Client) Probe() error {
 		db.endSilent(ctx)
 	}
 	cancel()
-	for range asked {
-		_ = <-verdicts
-	}
+	asks.Wait()
 	return err
 }
 
