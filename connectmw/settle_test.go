@@ -275,8 +275,7 @@ func TestASettlementThatFails(t *testing.T) {
 	}
 }
 
-// With costs, a shadow charges and refuses nobody; a call that it would have refused has no
-// reservation.
+// With costs, a limit in shadow charges calls, and refuses none; a call beyond it has no reservation.
 func TestShadowOfCosts(t *testing.T) {
 	l := newLimiter(t, newStore(t), llmPlan)
 	var errs []error

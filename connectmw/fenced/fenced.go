@@ -40,7 +40,7 @@ import (
 // lower one from then on, whatever comes of the call; one of a shared lease keeps out none.
 //
 // The fence is compared before the handler runs, that of a stream once, when it begins. A handler
-// that is paused after that, or a stream that lasts, can still write what is out of date: let it
+// that is paused after that, or a long stream, can still overwrite newer data: let it
 // compare again where it writes, with the token that fence.FromContext finds, by redisfence's Set
 // or sqlfence's Exec. Where nothing can compare, let the handlers of a key run one at a time, so
 // that no newer fence passes while one runs: put the interceptor behind concurrency, with a

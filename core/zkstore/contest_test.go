@@ -15,7 +15,7 @@ import (
 )
 
 // contest has goroutines of several stores compete for locks, and checks that no valid leases
-// overlap, that fenced writes come in order, and that none waits for ever.
+// overlap, that fenced writes come in order, and that each goroutine gets its turn.
 type contest struct {
 	t    *testing.T
 	keys []resource

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
-// A waiter whose events are lost, while its connection works, goes on within a beat.
+// A waiter whose events are lost, while its connection works, is granted within a beat.
 func TestHungWatch(t *testing.T) {
 	for _, kind := range []string{"lock", "semaphore"} {
 		t.Run(kind, func(t *testing.T) {

@@ -22,7 +22,7 @@ type holder interface {
 	// lock waits until it has the lock.
 	lock(ctx context.Context) error
 	unlock(ctx context.Context) error
-	// over is closed when the holder is told that it has the lock no longer; nil means that it never is.
+	// over is closed when the holder learns that it has lost the lock; it is nil if a holder never learns that.
 	over() <-chan struct{}
 	// write writes a document, as a process does that has checked long ago that it has the lock.
 	write(d *document, text string) error

@@ -96,7 +96,7 @@ func (b Better) name() string {
 	}
 }
 
-// betterOf returns what has a name.
+// betterOf returns the Better with this name, Neither if there is none.
 func betterOf(name string) Better {
 	for _, b := range []Better{More, Less} {
 		if b.name() == name {

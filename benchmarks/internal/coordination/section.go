@@ -20,7 +20,7 @@ import (
 
 const section = "coordination"
 
-// Sections are the comparison of what is on etcd and on ZooKeeper.
+// Sections are the comparison of locks on etcd and ZooKeeper.
 func Sections() []bench.Section {
 	return []bench.Section{{
 		Name:  section,
@@ -44,7 +44,7 @@ func Jobs() []worker.Job {
 	}), victim())
 }
 
-// yard is the servers of a section: those that are installed.
+// yard has the installed servers of a section.
 type yard struct {
 	servers map[kind]*coordserver.Server
 	settle  time.Duration // until many goroutines that have begun to wait do

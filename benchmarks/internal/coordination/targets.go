@@ -43,7 +43,7 @@ func pairs() []pair {
 // keepAlives names the numbers of the full setting.
 const keepAlives = "etcd, 10000 locks of one process: keep-alives per s"
 
-// deadLease is the lease of those that are killed.
+// deadLease is the lease of killed processes.
 const deadLease = 5 * time.Second
 
 func targets() []bench.Target {
