@@ -275,7 +275,8 @@ func TestASettlementThatFails(t *testing.T) {
 	}
 }
 
-// With costs, a limit in shadow charges calls, and refuses none; a call beyond it has no reservation.
+// With costs, a limit in shadow charges calls, and refuses none; a call beyond it has no
+// reservation.
 func TestShadowOfCosts(t *testing.T) {
 	l := newLimiter(t, newStore(t), llmPlan)
 	var errs []error

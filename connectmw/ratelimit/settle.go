@@ -41,8 +41,8 @@ func Costs(estimate func(call *connectmw.Call) tokenbucket.Cost) policy.RPCRateL
 // connect.CodeUnauthenticated and connect.CodePermissionDenied, attempts to log in that fail. What
 // a call may cost is taken before its handler runs, and given back when it ends with another code,
 // so that of many attempts at once no more run than the limit has room for. The refusal of
-// a call for which others that still run leave no room asks for a retry after their recent duration,
-// 1 to 30 s. Tokens that the handler has reported as used
+// a call for which others that still run leave no room asks for a retry after their recent
+// duration, 1 to 30 s. Tokens that the handler has reported as used
 // (tokenbucket.Reservation's Use) are not given back.
 //
 // Charged too are a call whose handler panics, and one whose client left, or whose deadline was

@@ -42,9 +42,9 @@ import (
 // a date. The longest of them counts; negative ones, and what cannot be read, do not. A key is held
 // for 15 min at most, whatever the server says (policy.MaxHold), and before the answer is returned,
 // by one call of the store, which lasts for 1 s at most, also beyond the call's deadline. A pause
-// that one process has got holds the key for all of them, so the longest of their pauses counts, also
-// if the server varies them at random. tokenbucket.Limiter's Reset ends a hold of the store, but none of this
-// interceptor's own.
+// that one process has got holds the key for all of them, so the longest of their pauses counts,
+// also if the server varies them at random. tokenbucket.Limiter's Reset ends a hold of the store, but
+// none of this interceptor's own.
 //
 // If the store cannot hold a key, or the key has no limits (tokenbucket.Unlimited) or none that are
 // enforced, this interceptor alone holds it, for up to 4,096 keys at a time. The failure is logged,

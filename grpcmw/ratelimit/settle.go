@@ -40,9 +40,9 @@ func Costs(estimate func(call *grpcmw.Call) tokenbucket.Cost) policy.RPCRateLimi
 // ChargeCodes charges the calls that end with one of these codes, and no others: with
 // Unauthenticated and PermissionDenied, attempts to log in that fail. What a call may cost is taken
 // before its handler runs, and given back when it ends with another code, so that of many attempts
-// at once no more run than the limit has room for. The refusal of a call for which others that still
-// run leave no room asks for a retry after their recent duration, 1 to 30 s. Tokens that the handler
-// has reported as used (tokenbucket.Reservation's Use) are not given back.
+// at once no more run than the limit has room for. The refusal of a call for which others that
+// still run leave no room asks for a retry after their recent duration, 1 to 30 s. Tokens that the
+// handler has reported as used (tokenbucket.Reservation's Use) are not given back.
 //
 // Charged too are a call whose handler panics, and one whose client left, or whose deadline was
 // over, before its handler returned. What cannot be given back, since the store is unavailable,

@@ -1,10 +1,10 @@
-// Compare measures Lockkeeper beside other libraries, and beside the fewest steps with which a server
-// can do the same, and writes RESULTS.md, results.json and charts.
+// Compare measures Lockkeeper beside other libraries, and beside the fewest steps with which a
+// server can do the same, and writes RESULTS.md, results.json and charts.
 //
 //	go run ./cmd/compare [-quick | -tiny | -render] [-only regexp [-add]] [-rounds 3] [-machine name] [-out dir]
 //
-// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports. Rows
-// about etcd or ZooKeeper are left out where that is not installed.
+// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports.
+// Rows about etcd or ZooKeeper are left out where that is not installed.
 package main
 
 import (

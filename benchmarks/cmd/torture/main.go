@@ -4,8 +4,8 @@
 //
 //	go run ./cmd/torture [-store redis,cluster,sentinel,postgres,etcd,zookeeper,memory] [-duration 3m] [-tiny] [-out dir]
 //
-// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports. A run
-// without -store leaves out etcd and ZooKeeper where they are not installed.
+// It needs redis-server in the PATH and PostgreSQL, and starts servers of its own on free ports. A
+// run without -store leaves out etcd and ZooKeeper where they are not installed.
 package main
 
 import (
