@@ -23,7 +23,7 @@ func main() {
 	client := redis.NewClient(&redis.Options{
 		Addr:                  "127.0.0.1:6379",
 		ContextTimeoutEnabled: true, // required: a call ends at its deadline
-		MinIdleConns:          4,    // a burst does not wait for new connections
+		MinIdleConns:          4,    // connections are open before the first call
 	})
 	defer func() { _ = client.Close() }()
 	store, err := redisstore.New(client)
