@@ -126,7 +126,7 @@ func Write(to io.Writer, command string, runs []*Run) error {
 	w.line("re-entered; more tokens in any time than the burst and what has come back, and an overdraft, or what processes may have taken")
 	w.line("in advance; a token of a key that is held; an operation that has its effect twice, that runs again after its completion, or")
 	w.line("that gives two results; in a transaction, an operation with two effects or a result without its effect; a key that is free")
-	w.line("for more than 10 s beside a lease, without a fault, while somebody waits; a task that is early or lost, that has its effect twice,")
+	w.line("for more than 10 s beside a lease, without a fault, while a caller waits; a task that is early or lost, that has its effect twice,")
 	w.line("that was prevented and runs, or that runs after one that was put later; a process that does not end. Where the server")
 	w.line("replies: a call that ends as in an outage, or an operation that runs without its guard for that reason; beside 150 callers of")
 	w.line("one scope, calls that take more than three times as long as beside 150 of as many scopes, or a lease that is lost. After all")
