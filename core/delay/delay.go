@@ -86,12 +86,13 @@ func New(st store.Delays, name string, opts ...Option) (*Queue, error) {
 	}
 	q := &Queue{store: st, name: name, config: c, tasks: make(map[*Task]struct{})}
 	q.closing, q.close = context.WithCancel(context.Background())
-	q.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "delay", q.namesake.Counter())
 	q.keeper = lease.NewKeeper(q.renew)
 	q.settlements = background.NewBatchQueue(q.send)
 	q.detach = hooks.AtShutdown(q, st.AtShutdown, (*Queue).shutdown)
 	q.namesake = namesake.Join(st, c.logger, "delay", name, c.settings())
-	q.telemetry = telemetry.NewDelay(c.providers, c.logger, ScopeName, name, q.namesake.Counter())
+	counter := q.namesake.Counter()
+	q.telemetry = telemetry.NewDelay(c.providers, c.logger, ScopeName, name, counter)
+	q.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "delay", counter)
 	namesake.LeaveWith(q, q.namesake)
 	return q, nil
 }

@@ -99,12 +99,13 @@ func New(st store.Records, name string, opts ...Option) (*Guard, error) {
 	g := &Guard{store: st, name: name, config: c, names: digester{c.secret}, sealer: sealer}
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.pending.queue.MaxBytes, g.abandons.MaxBytes = maxPendingBytes, maxAbandonBytes
-	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency", g.namesake.Counter())
 	g.damage = telemetry.NewRepeated(c.logger.With("mechanism", "idempotency", "policy", name), telemetry.DamagedRecord)
 	g.keeper = lease.NewKeeper(g.renew)
 	g.detach = hooks.AtShutdown(g, st.AtShutdown, (*Guard).shutdown)
 	g.namesake = namesake.Join(st, c.logger, "idempotency", name, c.settings())
-	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name, g.namesake.Counter())
+	counter := g.namesake.Counter()
+	g.telemetry = telemetry.NewIdempotency(c.providers, c.logger, ScopeName, name, counter)
+	g.leases = telemetry.NewLeases(c.providers, c.logger, ScopeName, name, "idempotency", counter)
 	namesake.LeaveWith(g, g.namesake)
 	return g, nil
 }

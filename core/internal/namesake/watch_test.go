@@ -164,6 +164,72 @@ func TestCountersOfMechanisms(t *testing.T) {
 	}
 }
 
+// unrenewed is a store that renews no lease.
+type unrenewed struct{ *memstore.Store }
+
+func (unrenewed) RenewLeases(context.Context, []store.LeaseRef) ([]bool, error) {
+	return nil, store.ErrUnavailable
+}
+
+func (unrenewed) RenewOperations(context.Context, []store.RenewRequest) ([]bool, error) {
+	return nil, store.ErrUnavailable
+}
+
+func (unrenewed) RenewTasks(context.Context, []store.TaskRef) ([]bool, error) {
+	return nil, store.ErrUnavailable
+}
+
+// Every mechanism with leases counts the renewals that fail, and the leases that end for it.
+func TestCountersOfRenewals(t *testing.T) {
+	ctx := context.Background()
+	for kind, hold := range map[string]func(t *testing.T, st unrenewed) (end func() error){
+		"lock": func(t *testing.T, st unrenewed) func() error {
+			l, err := lock.New(st, "x")
+			fatal(t, err)
+			_, err = l.Lock(ctx, "key")
+			fatal(t, err)
+			return l.Close
+		},
+		"semaphore": func(t *testing.T, st unrenewed) func() error {
+			s, err := semaphore.New(st, "x", 5)
+			fatal(t, err)
+			_, err = s.Acquire(ctx, "key")
+			fatal(t, err)
+			return s.Close
+		},
+		"idempotency": func(t *testing.T, st unrenewed) func() error {
+			g, err := guard.New(st, "x")
+			fatal(t, err)
+			a, _, err := g.Begin(ctx, guard.Operation{Scope: "scope", Key: "key"})
+			fatal(t, err)
+			return func() error { return errors.Join(a.Abandon(ctx), g.Close()) }
+		},
+		"delay": func(t *testing.T, st unrenewed) func() error {
+			q, err := delay.New(st, "x")
+			fatal(t, err)
+			_, err = q.Put(ctx, "key", nil, 0)
+			fatal(t, err)
+			task, err := q.Take(ctx)
+			fatal(t, err)
+			return func() error { return errors.Join(task.Done(ctx), q.Close()) }
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := unrenewed{memstore.New()}
+				defer func() { _ = st.Close() }()
+				defer namesake.Watch(st)()
+				end := hold(t, st)
+				time.Sleep(time.Minute)
+				if r := reading(t, st, kind); r.Totals[live.Unrenewed] == 0 || r.Totals[live.Lost] != 1 {
+					t.Errorf("of one lease, %d renewals failed, and %d were lost", r.Totals[live.Unrenewed], r.Totals[live.Lost])
+				}
+				_ = end() // of a lost lease
+			})
+		})
+	}
+}
+
 func TestWatch(t *testing.T) {
 	st := memstore.New()
 	defer func() { _ = st.Close() }()
