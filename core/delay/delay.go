@@ -145,7 +145,7 @@ var outcomes = [...]Outcome{
 	store.TaskCreated: Created, store.TaskMoved: Moved, store.TaskFollows: Follows, store.TaskKept: Kept,
 }
 
-// Put says what a put has done.
+// Put is the result of a [Queue.Put].
 type Put struct {
 	Outcome Outcome
 	// Due is the time until the key's task is due: what was asked for, or the rest of the one that
@@ -162,7 +162,7 @@ type putConfig struct{ keep bool }
 // last.
 func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 
-// Put makes a task due after a delay, which may be zero: at most 366 days. A key has one task:
+// Put makes a task due after a delay of zero to 366 days. A key has one task:
 //   - one that waits, also for another attempt, is replaced by the new one;
 //   - one that runs is followed: the new task is due after its delay, and when the running one has
 //     ended. What followed it before is replaced.
@@ -231,7 +231,8 @@ func (q *Queue) put(
 	return put, nil
 }
 
-// accepts returns the error of a call with a key.
+// accepts returns the reason not to send a put: an invalid key, a queue that is closed, or a
+// context that has ended.
 func (q *Queue) accepts(ctx context.Context, key string) error {
 	if err := naming.CheckKey(key); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidKey, err)
@@ -266,10 +267,11 @@ var cancellations = [...]Cancelled{
 
 // Cancel removes the task of a key, and the buried one. Its outcome says whether the task may have
 // run; if it is [Running], the data decides. A cancel whose reply is lost is repeated, and has the
-// outcome of the first.
+// outcome of the first. A queue that was closed still cancels.
 //
-// The error is [ErrInvalidKey], the context's, or one that matches store.ErrUnavailable. If it
-// matches store.ErrUnconfirmed too, the task may have been cancelled.
+// With an error, the outcome is empty. The error is [ErrInvalidKey], the context's, or one that
+// matches store.ErrUnavailable. If it matches store.ErrUnconfirmed too, the task may have been
+// cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (Cancelled, error) {
 	return q.CancelBy(ctx, key, repeated(store.Delays.CancelTask))
 }
@@ -291,10 +293,11 @@ func (q *Queue) CancelBy(
 	return cancellations[outcome], nil
 }
 
-// tries is how often a step is sent that may have been carried out.
+// tries is the maximum number of times that a step is sent: it is repeated while its outcome is
+// unknown.
 const tries = 3
 
-// repeated returns a step that calls a method of the store as again does.
+// repeated returns a step that calls a method of the store, and repeats it as again does.
 func repeated[Request, Reply any](
 	method func(store.Delays, context.Context, Request) (Reply, error),
 ) Step[Request, Reply] {
@@ -313,7 +316,8 @@ func putRepeatedly(ctx context.Context, st store.Delays, req store.PutTaskReques
 	})
 }
 
-// again repeats a step that may have been carried out. The store recognises the repeat.
+// again runs a step, and repeats it with pauses while its outcome is unknown. The store recognises
+// a repeat.
 func again[T any](ctx context.Context, step func() (T, error)) (value T, err error) {
 	pause := backoff.Growing{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}
 	for n := 1; ; n++ {

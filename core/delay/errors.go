@@ -24,12 +24,12 @@ var (
 	// ([WithMaxTasks]). Existing tasks are as before.
 	ErrFull = errors.New("delay: the queue is full")
 
-	// ErrNoTask is returned for a key without a task.
+	// ErrNoTask is returned by [Queue.Inspect] and [Queue.Revive] for a key without a task.
 	ErrNoTask = errors.New("delay: the key has no task")
 
-	// ErrLost is returned if the task is another worker's, or gone: its lease had ended. Nothing
-	// was changed. It is also the cause with which the task's context ends when the store reports
-	// that.
+	// ErrLost is returned by the methods that settle a task if its lease had ended, so that another
+	// worker may have it, or it is gone. Nothing was changed. It is also the cause with which the
+	// task's context ends when the store reports that.
 	ErrLost = errors.New("delay: the task was lost: its lease had ended")
 
 	// ErrExpired is the cause with which a task's context ends if its lease was not renewed in
@@ -51,8 +51,9 @@ type againError struct{ after time.Duration }
 func (e *againError) Error() string { return "delay: the task is to run again in " + e.after.String() }
 
 // Again returns an error with which the function of [Queue.Run] makes its task due again after a
-// time: it is not a failure, so that the attempt does not count, and no back-off applies. A time
-// below zero counts as zero, and one above 366 days as that.
+// time: it is not a failure, so that the attempt does not count, and no back-off applies. An error
+// that wraps it does the same. A time below zero counts as zero, and one above 366 days as 366
+// days.
 func Again(after time.Duration) error { return &againError{min(max(after, 0), store.MaxTaskDelay)} }
 
 // buryError is the error of [Bury].
@@ -61,8 +62,9 @@ type buryError struct{ err error }
 func (e *buryError) Error() string { return "delay: the task is to be buried: " + e.err.Error() }
 func (e *buryError) Unwrap() error { return e.err }
 
-// Bury returns an error with which the function of [Queue.Run] buries its task, with err as the
-// reason: another attempt would fail as well.
+// Bury returns an error with which the function of [Queue.Run] buries its task, with the text of
+// err as the reason ("no reason" if err is nil): another attempt would fail as well. An error that
+// wraps it does the same.
 func Bury(err error) error {
 	if err == nil {
 		err = errors.New("no reason")

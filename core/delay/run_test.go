@@ -339,6 +339,7 @@ func TestShutdown(t *testing.T) {
 					f.want(err, delay.ErrClosed)
 					_, err = f.queue.Take(f.Context())
 					f.want(err, delay.ErrClosed)
+					f.cancels("k", delay.Absent)
 				}
 				if state := f.state("back", "waiting"); state.Attempt != 0 || state.Due > 0 {
 					f.Errorf("%+v", state)
