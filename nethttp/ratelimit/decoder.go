@@ -87,22 +87,24 @@ func RateLimit(resp *http.Response) (longest time.Duration) {
 			}
 			remaining, _ := item.Params.Get("r")
 			after, _ := item.Params.Get("t")
-			longest = max(longest, none(remaining, after))
+			longest = max(longest, exhausted(remaining, after))
 		}
 	} else if dictionary, err := httpsfv.UnmarshalDictionary(values); err == nil {
-		longest = none(valueOf(dictionary, "remaining"), valueOf(dictionary, "reset"))
+		longest = exhausted(valueOf(dictionary, "remaining"), valueOf(dictionary, "reset"))
 	}
 	return backoff.SinceSent(resp.Header, longest)
 }
 
+// valueOf returns the value of a dictionary's member; nil if there is none, or if it is a list.
 func valueOf(d *httpsfv.Dictionary, name string) any {
 	member, _ := d.Get(name)
 	item, _ := member.(httpsfv.Item)
 	return item.Value
 }
 
-// none returns a structured field's time in seconds, if nothing remains.
-func none(remaining, after any) time.Duration {
+// exhausted returns the time after which a limit is restored, in seconds of a structured field, or
+// zero if something remains.
+func exhausted(remaining, after any) time.Duration {
 	seconds, ok := after.(int64)
 	if remaining != int64(0) || !ok {
 		return 0
@@ -116,9 +118,9 @@ func none(remaining, after any) time.Duration {
 // or smaller parts. It may also be a duration, such as 1m30s.
 func XRateLimit(resp *http.Response) time.Duration {
 	return max(
-		reset(resp.Header, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"),
-		reset(resp.Header, "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
-		reset(resp.Header, "Ratelimit-Remaining", "Ratelimit-Reset"),
+		longestReset(resp.Header, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"),
+		longestReset(resp.Header, "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"),
+		longestReset(resp.Header, "Ratelimit-Remaining", "Ratelimit-Reset"),
 	)
 }
 
@@ -127,8 +129,8 @@ func XRateLimit(resp *http.Response) time.Duration {
 // 6m0s or 20ms, or numbers as in [XRateLimit].
 func OpenAI(resp *http.Response) time.Duration {
 	return max(
-		reset(resp.Header, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"),
-		reset(resp.Header, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"),
+		longestReset(resp.Header, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"),
+		longestReset(resp.Header, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"),
 	)
 }
 
@@ -137,15 +139,16 @@ func OpenAI(resp *http.Response) time.Duration {
 // output-tokens. The values are times, as in RFC 3339.
 func Anthropic(resp *http.Response) time.Duration {
 	return max(
-		reset(resp.Header, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"),
-		reset(resp.Header, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"),
-		reset(resp.Header, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"),
-		reset(resp.Header, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"),
+		longestReset(resp.Header, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"),
+		longestReset(resp.Header, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"),
+		longestReset(resp.Header, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"),
+		longestReset(resp.Header, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"),
 	)
 }
 
-// reset returns the longest time in fields with this name for which the fields of remaining are 0.
-func reset(h http.Header, remaining, after string) (longest time.Duration) {
+// longestReset returns the longest time in the fields named after whose partners, the fields named
+// remaining, are 0. Partners have the same position.
+func longestReset(h http.Header, remaining, after string) (longest time.Duration) {
 	left, until := h[remaining], h[after]
 	for i := range min(len(left), len(until)) {
 		if n, ok := number(left[i]); ok && n == 0 {
@@ -155,13 +158,14 @@ func reset(h http.Header, remaining, after string) (longest time.Duration) {
 	return longest
 }
 
-// The bounds of numbers that are seconds from now, and seconds since 1970.
+// Numbers below maxFromNow are seconds from now; others, below maxSeconds, are seconds since 1970.
 const (
 	maxFromNow = 1e8  // three years; as a time it is in 1973
 	maxSeconds = 1e11 // a time in the year 5138; as milliseconds it is in 1973
 )
 
-// fromNow returns the time until the time in a text.
+// fromNow returns the time from now that a text means: a duration, a date, or a number as
+// [XRateLimit] documents. It is zero if the text is none of these, and not above zero for the past.
 func fromNow(h http.Header, text string) time.Duration {
 	n, ok := number(text)
 	if !ok {

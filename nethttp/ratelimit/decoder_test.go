@@ -41,6 +41,7 @@ func TestDecoders(t *testing.T) {
 		{"garbage", header("Retry-After", "soon"), 0},
 		{"no value", http.Header{"Retry-After": {}}, 0},
 		{"the largest", header("Retry-After", "99999999999999999999999"), math.MaxInt64},
+		{"a part above the largest", header("Retry-After", "9223372036.5"), math.MaxInt64},
 		{"the longest of several", header("Retry-After", "2", "Retry-After", "7", "Retry-After", "x"), 7 * s},
 		{"a list", header("Retry-After", "2, 1"), 2 * s},
 		{"a list of others", header("Retry-After", "x, 7"), 7 * s},

@@ -83,7 +83,7 @@ func decimal(text string, unit time.Duration) (time.Duration, bool) {
 	case !ok, n == math.MaxInt64:
 		return n, ok
 	case strings.Trim(part, "0") != "":
-		n += time.Second
+		n = min(n, math.MaxInt64-time.Second) + time.Second
 	}
 	return n / (time.Second / unit), true
 }
