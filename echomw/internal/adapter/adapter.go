@@ -28,12 +28,12 @@ func Handler(m httpmw.Middleware[echo.Context]) echo.MiddlewareFunc {
 type Echo struct{}
 
 // Hooks implements httpmw.Adapter.
-func (e Echo) Hooks(name string, s setting.Settings) httpmw.Hooks[echo.Context] {
+func (Echo) Hooks(name string, s setting.Settings) httpmw.Hooks[echo.Context] {
 	h := httpmw.HooksOf[echo.Context](name, s)
 	if deny := setting.Hook[func(echo.Context, policy.Denial) error](name, s.Deny); deny != nil {
 		h.Deny = func(c echo.Context, d policy.Denial) (int, error) {
 			err := deny(c, d)
-			return e.status(c, err), err
+			return status(c, err), err
 		}
 	}
 	return h
@@ -83,21 +83,34 @@ func (Echo) End(echo.Context) bool { return true }
 
 // Refuse implements httpmw.Adapter. It returns an error, with which the application's error handler
 // answers.
-func (e Echo) Refuse(c echo.Context, d policy.Denial) (status int, err error) {
+func (Echo) Refuse(c echo.Context, d policy.Denial) (code int, err error) {
 	denied, response := httpmw.NewError(d), c.Response()
 	response.Before(func() { denied.Label(response.Header()) })
 	err = httpError(denied)
-	return e.status(c, err), err
+	return status(c, err), err
 }
 
-// Renders implements httpmw.ErrorAdapter. Echo's own error handler answers 500 to an error without
-// a status, so an application that keeps it may have middleware for its errors.
-func (e Echo) Renders(c echo.Context, err error) bool {
-	return e.StatusOf(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
+// Renders implements httpmw.ErrorAdapter. An application that keeps echo's own error handler may
+// have middleware for errors in which that finds no status.
+func (Echo) Renders(c echo.Context, err error) bool {
+	return ownStatus(err) != 0 || reflect.ValueOf(c.Echo().HTTPErrorHandler).Pointer() != ownHandler
 }
 
 // ownHandler is the code of echo's own error handler.
 var ownHandler = reflect.ValueOf(echo.New().HTTPErrorHandler).Pointer()
+
+// ownStatus returns the status that echo's own error handler finds in an error, and 0 if it finds
+// none: then it answers 500. It does not look into errors that wrap one of echo's.
+func ownStatus(err error) int {
+	outer, ok := err.(*echo.HTTPError) //nolint:errorlint // as echo does
+	if !ok {
+		return 0
+	}
+	if inner, ok := outer.Internal.(*echo.HTTPError); ok { //nolint:errorlint // as echo does
+		return inner.Code
+	}
+	return outer.Code
+}
 
 // Denied implements httpmw.ErrorAdapter.
 func (Echo) Denied(d policy.Denial) error { return httpError(httpmw.NewError(d)) }
@@ -108,11 +121,11 @@ func httpError(denied *httpmw.Error) *echo.HTTPError {
 
 // status returns the status of the answer: the middleware's, or the one that echo's own error
 // handler makes of the returned error.
-func (e Echo) status(c echo.Context, err error) int {
+func status(c echo.Context, err error) int {
 	if err == nil || c.Response().Committed {
 		return c.Response().Status
 	}
-	return cmp.Or(e.StatusOf(err), http.StatusInternalServerError)
+	return cmp.Or(ownStatus(err), http.StatusInternalServerError)
 }
 
 // Log implements httpmw.Adapter.

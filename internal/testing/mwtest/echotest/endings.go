@@ -2,6 +2,7 @@ package echotest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"testing"
@@ -56,19 +57,24 @@ func Ends[C Context, K ~func(C) (string, error), M any](v Version[C, K, M], more
 	return all
 }
 
-// chargedStatuses tests that an error without a status is left to middleware outside while echo's
-// own error handler is in place: its status is not known, and charged. An error handler of the
-// application's is called.
+// chargedStatuses tests that an error in which echo's own error handler finds no status is left to
+// middleware outside while that handler is in place: its status is not known, and charged. An error
+// handler of the application's is called.
 func chargedStatuses[C Context, K ~func(C) (string, error), M any](t *testing.T, v Version[C, K, M]) {
+	declined := func(C) error { return errDeclined }
+	wrapped := func(C) error {
+		return fmt.Errorf("%w: %w", errDeclined, v.HTTPError(http.StatusPaymentRequired, "declined"))
+	}
 	for name, app := range map[string]App[C, M]{
-		"middleware": {Use: []M{Renders(v)}},
-		"an error handler": {OnError: func(c C, err error) {
+		"middleware":                       {Handler: declined, Use: []M{Renders(v)}},
+		"middleware, and a wrapped status": {Handler: wrapped, Use: []M{Renders(v)}},
+		"an error handler": {Handler: declined, OnError: func(c C, err error) {
 			_ = rendered(c, err, func() error { return c.String(http.StatusTooManyRequests, "") })
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limiter := must(tokenbucket.New(newStore(t), "logins", tokenbucket.PerHour(5)))
-			app.Route, app.Handler = "/", func(C) error { return errDeclined }
+			app.Route = "/"
 			app.Use = append(app.Use, v.RateLimit(limiter, v.Global(), policy.ChargeStatus(http.StatusPaymentRequired)))
 			h, answers := v.Serve(app), map[int]int{}
 			for range 50 {
