@@ -73,6 +73,10 @@ func actOnLock(t *testing.T, s *shop) {
 	o := s.operator
 	o.stdin = "article/1\n"
 	o.want(1, append([]string{"locks", "release", "stock", "-", "-fence", fence}, because...), "It is gone.")
+	o.stdin = strings.Repeat("x", maxKey+1)
+	o.want(2, []string{"locks", "show", "stock", "-"}, "is longer than 65536 bytes")
+	o.stdin = "\n"
+	o.want(2, []string{"locks", "show", "stock", "-"}, "has no key")
 }
 
 func actOnPermits(t *testing.T, s *shop) {

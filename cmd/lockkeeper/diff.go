@@ -14,8 +14,8 @@ type diffLine struct {
 	Text string `json:"text"`
 }
 
-// maxCompared bounds the work of a comparison: the product of the numbers of lines between the first
-// and the last difference. Beyond it the whole part differs.
+// maxCompared bounds the work of a comparison: the product of both texts' numbers of lines between
+// the first and the last difference. Above it, all of these lines count as different.
 const maxCompared = 16 << 20
 
 // diff compares two texts line by line.
@@ -34,9 +34,9 @@ func diff(before, after []byte) []diffLine {
 	return slices.Concat(head, diffMiddle(a, b), tail)
 }
 
-// diffMiddle compares by the longest common subsequence.
+// diffMiddle compares two texts by their longest common subsequence of lines.
 func diffMiddle(a, b []string) (lines []diffLine) {
-	// common[i][j] is the length of that of a[i:] and b[j:].
+	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
 	common := [][]int32{}
 	if len(a)*len(b) <= maxCompared {
 		common = make([][]int32, len(a)+1)
@@ -84,10 +84,11 @@ func linesOf(text []byte) []string {
 	return strings.Split(string(bytes.TrimSuffix(text, []byte{'\n'})), "\n")
 }
 
-// diffContext is how many lines that are the same stand around one that differs.
+// diffContext is the number of equal lines that are printed before and after a difference.
 const diffContext = 2
 
-// printDiff prints the lines that differ, with those around them.
+// printDiff prints the lines that differ, and diffContext lines around them; nothing if none
+// differ.
 func printDiff(p printer, lines []diffLine) {
 	last := -1 // the last line that was printed
 	for i, line := range lines {
@@ -105,13 +106,13 @@ func printDiff(p printer, lines []diffLine) {
 	}
 }
 
-// near reports whether a line stands close to one that differs.
+// near reports whether a line, or one at most diffContext lines away, differs.
 func near(lines []diffLine, i int) bool {
 	around := lines[max(i-diffContext, 0):min(i+diffContext+1, len(lines))]
 	return slices.ContainsFunc(around, func(l diffLine) bool { return l.Op != " " })
 }
 
-// visible returns a line as it is, or in quotes with escapes if there is anything in it that cannot be
+// visible returns a line as it is, or in quotes with escapes if it has characters that cannot be
 // seen.
 func visible(line string) string {
 	if line != printable(line) || strings.HasSuffix(line, " ") {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// doctorView is what weakens the promises of a store.
+// doctorView lists what weakens the promises of a store.
 type doctorView struct {
 	Findings []findingView `json:"findings"`
 }
@@ -43,10 +43,11 @@ func findingsOf(found []store.Finding) []findingView {
 	return views
 }
 
-// doctorPatience bounds a check, of which no single step has a timeout: it measures distances.
+// doctorPatience bounds a check. The store's timeout does not: a check measures how long replies
+// take.
 const doctorPatience = 10 * time.Second
 
-// doctor prints what Check of the store finds.
+// doctor prints what the store's Check finds, and returns errFound if it finds anything.
 func doctor(ctx context.Context, c *call) error {
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()

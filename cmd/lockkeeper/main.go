@@ -21,7 +21,7 @@ import (
 // The exit codes.
 const (
 	exitDone   = 0
-	exitFound  = 1 // the command worked, and its answer is not the one that is hoped for
+	exitFound  = 1 // the command worked: it has found trouble, a difference or nothing, or has not acted
 	exitFailed = 2
 )
 

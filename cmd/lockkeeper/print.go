@@ -34,7 +34,7 @@ func printable(text string) string {
 }
 
 // quoted returns a text that others have chosen, such as a label: as it is, or in quotes with escapes
-// if there is anything in it that cannot be seen, or that may be taken for something else.
+// if it has characters that cannot be seen, spaces that may be overlooked, or quotes.
 func quoted(text string) string {
 	if text != strings.TrimSpace(text) || text != printable(text) || strings.Contains(text, "  ") ||
 		strings.ContainsAny(text, "\"\\") {
@@ -43,7 +43,7 @@ func quoted(text string) string {
 	return text
 }
 
-// json prints a value. Fences in it are strings, since a number of JSON may lose digits.
+// json prints a value. Its type has fences as strings, since readers of JSON may round numbers.
 func (p printer) json(value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -53,8 +53,8 @@ func (p printer) json(value any) error {
 	return nil
 }
 
-// escaped returns JSON in which characters that are not printable stand as escapes. They are parts of
-// strings, as those beyond ASCII are.
+// escaped returns JSON with escapes for characters that are not printable. JSON has such characters
+// in strings only, besides line breaks.
 func escaped(text []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(text) {

@@ -41,7 +41,8 @@ func rollbackRules(ctx context.Context, c *call) error {
 	return c.nothing("The store does not have this version: rules history lists those that it has.")
 }
 
-// putRules pushes a document that came from a file or a version, unless it has errors.
+// putRules pushes a document from a file or a version. If it has errors, putRules prints them, and
+// returns errFound. what describes the push to the operator.
 func (c *call) putRules(ctx context.Context, from string, text []byte, what string) error {
 	seen, err := c.seenVersion()
 	if err != nil {

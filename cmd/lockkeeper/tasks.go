@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func (v *taskView) text(p printer) {
 	t.print(p)
 }
 
-// tasksView is the tasks of a queue.
+// tasksView has the tasks of a queue.
 type tasksView struct {
 	Queue      string        `json:"queue"`
 	Waiting    int           `json:"waiting"`
@@ -82,7 +83,7 @@ func (v *tasksView) text(p printer) {
 	}
 	var t table
 	t.add(titlesOfTasks()...)
-	for _, one := range append(v.Dead, v.Items...) {
+	for _, one := range slices.Concat(v.Dead, v.Items) {
 		t.add(one.cells()...)
 	}
 	t.print(p)
@@ -121,7 +122,8 @@ func (c *call) taskViews(tasks []inspect.DelayedTask) []*taskView {
 	return views
 }
 
-// findTask returns the task of a key, or of the one that has an ID.
+// findTask returns the task of a key or, if that is empty, of the key that has an ID. It reports
+// false if there is none.
 func (c *call) findTask(ctx context.Context, key, id string) (inspect.DelayedTask, bool, error) {
 	if key == "" {
 		return operate.FindTask(ctx, c.store, c.args[0], id)
