@@ -1,5 +1,5 @@
-// Package election elects a leader among processes: a scheduler, a poller, the writer of an index,
-// of which one is to run at a time, all the time.
+// Package election elects a leader among processes, so that one of them at a time runs a scheduler,
+// a poller, or the writer of an index.
 //
 // The leader is the process that holds a lock ([lock.Locker]) whose key is the role. The other
 // candidates wait in its queue, and lead in order. A term is a lease, with a lease's limit: a
@@ -32,8 +32,9 @@ var (
 	// ErrNoLeader is returned by [Election.Leader] if no candidate leads.
 	ErrNoLeader = errors.New("election: there is no leader")
 
-	// ErrCampaigning is returned by [Election.Campaign] and [Election.Run] while the Election
-	// campaigns or leads: it is one candidate. A term counts until Resign, also one that has ended.
+	// ErrCampaigning is returned by [Election.Campaign] and [Election.Run] while the Election,
+	// which is one candidate, campaigns or leads already. It leads until Resign, also if its term
+	// has ended.
 	ErrCampaigning = errors.New("election: this candidate campaigns or leads already")
 )
 
@@ -65,7 +66,7 @@ type Election struct {
 	term      atomic.Pointer[Term]
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when a term of its own begins or ends
+	changed chan struct{} // closed, and replaced, when a term of this candidate begins or ends
 }
 
 // New returns a candidate for a role, which is a key of the locker. Its campaigns are fair requests
@@ -101,9 +102,9 @@ func New(l *lock.Locker, role string, opts ...Option) (*Election, error) {
 // Run campaigns, calls lead when this candidate leads, and campaigns again, until ctx ends. lead's
 // context is the term's: lead must return when it ends. Then the role is released.
 //
-//   - If lead returns nil, Run campaigns again at once, behind the candidates that wait. Terms
-//     begin at least the step-down ([WithStepDown]) apart, so that a lead that returns at once does
-//     not keep the store busy.
+//   - If lead returns nil, Run campaigns again, behind the candidates that wait: at once, but not
+//     before the step-down ([WithStepDown]) has passed since the term began, so that a lead that
+//     returns at once does not keep the store busy.
 //   - If lead returns an error, Run waits for the step-down before it campaigns again. The error is
 //     logged, unless it is the end of the term's context.
 //   - If lead panics, Run releases the role, and the panic propagates.
@@ -179,6 +180,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	return t, nil
 }
 
+// campaign waits for the lock, and returns the term that begins with it.
 func (e *Election) campaign(ctx context.Context) (*Term, error) {
 	held, err := e.locker.Lock(ctx, e.role)
 	if err != nil {
@@ -196,7 +198,7 @@ func (e *Election) campaign(ctx context.Context) (*Term, error) {
 // of the process, and does not ask the store: it is never nil after the term's own deadline. ctx is
 // not used.
 //
-// The answer is true when it is given, not a moment later: a job of some length needs the term's
+// The answer may be out of date as soon as it is given: a job that takes time needs the term's
 // context.
 func (e *Election) IsLeader(context.Context) error {
 	if t := e.term.Load(); t == nil || t.Context().Err() != nil {
