@@ -37,9 +37,11 @@ import (
 // It expires after the retention, not with a lease. The records of a scope share a hash tag, and so
 // a slot of a Cluster, with the counts of the scope.
 
-// abandonedFor is how long a delayed begin of an abandoned attempt is refused.
+// abandonedFor is the life of an abandoned attempt's tombstone, which refuses a delayed begin of
+// it.
 const abandonedFor = time.Minute
 
+// ofRecords follows the store's prefix in the keys of records, and begins their hash tag.
 const ofRecords = ":g:{"
 
 // operationKeys are the keys of a step:
@@ -54,7 +56,9 @@ type operationKeys struct {
 
 func (k *operationKeys) list() []string { return k.all[:k.n] }
 
-// operationKeys returns keys that are parts of one string, which saves allocations.
+// operationKeys returns the keys of a step of an operation: with the tombstone of the owner
+// tombstoneOf unless that is empty, and with the inboxes if awaited. They are parts of one string,
+// which saves allocations.
 func (s *Store) operationKeys(ref *store.OperationRef, tombstoneOf string, awaited bool) (keys operationKeys) {
 	id := ""
 	if ref.Scope != "" {
@@ -138,7 +142,8 @@ func (s *Store) newBeginCall(req *store.BeginRequest) *beginCall {
 	return c
 }
 
-// sized returns a holder as in the record: its size in 3 digits, and the holder.
+// sized returns a holder as in the record: its size in 3 digits, and the holder, of which
+// store.MaxHolder bytes are kept.
 func sized(holder string) string {
 	holder = holder[:min(len(holder), store.MaxHolder)]
 	var room [3 + store.MaxHolder]byte
@@ -157,14 +162,14 @@ func appendDigits(text []byte, n, digits int) []byte {
 	return text
 }
 
-// beginReply has the size of a result, whose data may be omitted.
+// beginReply is a reply to begin, which may omit the data of a result.
 type beginReply struct {
 	store.BeginReply
-	bytes int
+	bytes int // of the result, also if its data is omitted
 }
 
 // readResult returns the data of a result that a reply has omitted. A settled record does not
-// change, but may have expired since.
+// change, but may have expired since: then the error matches store.ErrUnavailable.
 func (s *Store) readResult(ctx context.Context, ref *store.OperationRef, of beginReply) ([]byte, error) {
 	key := s.recordKey(ref)
 	read := script.Command{Operation: opReadResult, Bytes: of.bytes}
@@ -195,6 +200,7 @@ var outcomes = map[string]store.BeginOutcome{
 // of the attempt, and the status.
 const settledHead = 1 + 8 + 4
 
+// readBeginReply reads the reply of begin_operation.lua.
 func readBeginReply(reply any) (b beginReply, err error) {
 	switch reply := reply.(type) { // a list costs allocations
 	case int64:
@@ -227,6 +233,8 @@ func readBeginReply(reply any) (b beginReply, err error) {
 	return b, nil
 }
 
+// readSettled reads the reply of begin_operation.lua for a settled record: the fields of
+// settledHead, the size of the result, a colon, and the data unless it is omitted.
 func readSettled(text string) (b beginReply, err error) {
 	head, data, ok := strings.Cut(text, ":")
 	if !ok || len(head) <= settledHead {
@@ -287,18 +295,20 @@ type settleCall struct {
 	args                                     [8]any
 }
 
-// AbandonOperation implements store.Records.
+// AbandonOperation implements store.Records: one script call.
 func (s *Store) AbandonOperation(ctx context.Context, ref store.AttemptRef) (bool, error) {
 	keys := s.operationKeys(&ref.OperationRef, ref.Owner, true)
 	return s.finish(ctx, opSettleOperation, abandonOperation.Call(keys.list(), &ref.Owner, abandonedFor.Milliseconds()))
 }
 
-// MarkOperation implements store.Records.
+// MarkOperation implements store.Records: one script call.
 func (s *Store) MarkOperation(ctx context.Context, req store.MarkRequest) (bool, error) {
 	args := []any{&req.Owner, letterOf[req.Effects], fmt.Sprintf("%010d", min(req.Seq, store.MaxSeq))}
 	return s.finish(ctx, opSettleOperation, markOperation.Call([]string{s.recordKey(&req.OperationRef)}, args...))
 }
 
+// effectsOf returns the effects that a letter stands for, and store.MayHaveEffects for an unknown
+// one.
 func effectsOf(letter string) store.Effects {
 	for effects, known := range letterOf {
 		if letter == known {
@@ -322,7 +332,7 @@ func (s *Store) RecordStep(ctx context.Context, req store.StepRequest) (bool, er
 	return n == 1, err
 }
 
-// readSteps returns the steps in the text of a record.
+// readSteps returns the steps in the text of a record. It reports false if it cannot be read.
 func readSteps(text string) (steps []store.Step, ok bool) {
 	for len(text) > 0 {
 		if len(text) < 10 {

@@ -3,7 +3,7 @@
 -- KEYS     as in count_down_latch.lua
 -- ARGV     count of the latch, inbox, TTL of the registration in ms
 --
--- Returns the size of the set.
+-- Returns the number of participants: the latch is open if the count is reached.
 --
 -- It declares no flags, for the reason in begin_operation.lua.
 

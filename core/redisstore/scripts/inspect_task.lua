@@ -5,11 +5,12 @@
 -- ARGV     "key" and a key; or "list", "l" or "b" for live or buried tasks, and a cursor; or "count"
 --
 -- Returns the number of damaged tasks, the next cursor, and for each task its key, ID, state (W, R
--- or B), size of the payload, attempts, fence, "1" if another follows, the holder or the reason, and
--- two times in µs: until it is due or its lease ends, and 0; or until a buried one is removed, and
--- since it was buried.
--- Of "count": 0, the numbers of waiting, running and buried tasks, and for how many µs the first has
--- been due.
+-- or B), size of the payload, attempts, fence, "1" if another follows, the holder or the reason,
+-- and two times in µs: of a live task until it is due or its lease ends, and 0; of a buried one
+-- until it is removed, and since it was buried.
+--
+-- For "count" it returns 0, the numbers of waiting, running and buried tasks, and for how many µs
+-- the first has been due.
 
 --#include integers task
 

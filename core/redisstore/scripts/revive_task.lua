@@ -3,7 +3,8 @@
 -- KEYS     as in task.lua
 -- ARGV     key, ID
 --
--- Returns the number of damaged tasks, and 1 if the task is due, or 0.
+-- Returns the number of damaged tasks, and 1 if the task was revived, by this call or, for a
+-- repeat, by an earlier one, or 0.
 
 --#include integers task
 

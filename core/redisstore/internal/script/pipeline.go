@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// maxPipeline is the maximum of script calls in one pipeline.
+// maxPipeline is the maximum number of script calls in one pipeline.
 const maxPipeline = 100
 
 // Result is the result of a call of a pipeline.
@@ -21,8 +21,9 @@ type Result struct {
 	open  bool // the script may have run
 }
 
-// EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. An error without
-// results concerns all of them.
+// EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. With results, each
+// has its own error, and the returned one is the last of those that count against the node. Without
+// results nothing was sent, for the returned reason.
 func EvalEachOnce(ctx context.Context, n *Node, op Operation, u Urgency, calls []Call) ([]Result, error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
 	results, err := n.evalTogether(ctx, true, attempt{urgency: u, writes: u != Reading}, calls)
@@ -31,8 +32,8 @@ func EvalEachOnce(ctx context.Context, n *Node, op Operation, u Urgency, calls [
 	return results, err
 }
 
-// evalTogether runs scripts in one pipeline. For the breaker it is one call, which has failed
-// unless the server was ready for all of them.
+// evalTogether runs scripts in one pipeline, with results and errors as in EvalEachOnce. For the
+// breaker it is one call, which has failed unless the server was ready for all of them.
 func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []Call) ([]Result, error) {
 	a.node = n
 	if err := a.begin(ctx); err != nil {
@@ -54,8 +55,9 @@ func (n *Node) evalTogether(ctx context.Context, once bool, a attempt, calls []C
 }
 
 // RunEach runs scripts in pipelines of at most a hundred. Several nodes are served concurrently, so
-// that one without a reply does not delay the others. read gets each result, and returns the error
-// that counts; it may be called concurrently. RunEach returns the first of these errors.
+// that one without a reply does not delay the others. read gets each result, of the call with index
+// i, and returns its error, or nil if that does not matter; it may be called concurrently. RunEach
+// returns one of these errors, or that of a node that was not ready, and nil if there is none.
 func (c *Client) RunEach(ctx context.Context, op Operation, u Urgency, calls []Call, read func(i int, reply any, err error) error) error {
 	var (
 		wg     sync.WaitGroup
@@ -94,7 +96,7 @@ func (c *Client) byNode(ctx context.Context, calls []Call) map[*Node][]int {
 	return nodes
 }
 
-// runEach runs the calls with these indexes in one pipeline.
+// runEach runs the calls with these indexes in one pipeline, and returns an error as RunEach does.
 func (n *Node) runEach(ctx context.Context, op Operation, u Urgency, calls []Call, batch []int, read func(int, any, error) error) error {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
 	n.owner.telemetry.Batch(ctx, len(batch))
@@ -112,7 +114,8 @@ func (n *Node) runEach(ctx context.Context, op Operation, u Urgency, calls []Cal
 	return err
 }
 
-// evalEach runs scripts in one pipeline, and retries failed ones in further pipelines: see eval.
+// evalEach runs scripts in one pipeline, and retries in further pipelines those that eval would
+// retry.
 func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
 	if err := n.load(c); err != nil {
 		return slices.Repeat([]Result{{Err: err}}, len(calls))
@@ -151,7 +154,7 @@ func (n *Node) evalPipelined(c *callContext, once bool, calls []Call) []Result {
 	}
 	n.loaded.Store(false)
 	again := pick(calls, missing)
-	known := make(map[*Script]bool) // the server has the text, which is sent first
+	known := make(map[*Script]bool) // its text is sent earlier in this pipeline
 	for i, e := range n.pipeline(c, again, func(i int) (any, []byte) {
 		form := again[i].Script.in(n.owner)
 		if known[again[i].Script] {
@@ -171,7 +174,7 @@ func (n *Node) evalPipelined(c *callContext, once bool, calls []Call) []Result {
 	return all
 }
 
-// pipeline sends scripts, each by its hash or its text.
+// pipeline sends scripts, each with the command and the hash or text that as returns for its index.
 func (n *Node) pipeline(c *callContext, calls []Call, as func(i int) (command any, script []byte)) []Result {
 	words := 0
 	for i := range calls {

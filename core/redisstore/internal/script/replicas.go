@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/internal/redisfault"
 )
 
-// evalAcked runs a script as eval does, and returns the number of replicas that have confirmed its
-// writes.
+// evalAcked runs a script as eval does, but without retries, and returns the number of replicas
+// that have confirmed its writes.
 func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err error) {
 	if err := n.load(c); err != nil {
 		return nil, 0, err
@@ -44,8 +44,8 @@ func (n *Node) evalAcked(c *callContext, call Call) (reply any, acks int, err er
 	return reply, acks, err
 }
 
-// evalWait runs a script and WAIT on one connection, since WAIT covers the writes of its
-// connection.
+// evalWait runs a script and WAIT on one connection, since WAIT covers the writes of its connection
+// only. Without a reply to WAIT it returns the script's reply, and zero replicas.
 func (n *Node) evalWait(c *callContext, server redis.Cmdable, command any, form *source, call Call) (reply any, acks int, err error) {
 	script := form.sha
 	if command == byText {
@@ -63,7 +63,7 @@ func (n *Node) evalWait(c *callContext, server redis.Cmdable, command any, form 
 		c.sent.settle(before)
 	}
 	if err != nil || wait.Err() != nil {
-		return reply, 0, err // without a reply to WAIT, no replica counts
+		return reply, 0, err
 	}
 	return reply, int(wait.Val()), nil
 }

@@ -13,24 +13,25 @@ import (
 
 // retries is the state of the retries of one call.
 type retries struct {
-	pause  *backoff.Growing
-	broken int // connections
-	asked  bool
+	pause         *backoff.Growing // nil before the first pause
+	broken        int              // connections
+	retriedAtOnce bool             // after a refusal of writes
 }
 
-// mostBroken is the maximum of broken connections of a call: after a restart of the server, the
-// pool may have several.
+// mostBroken is the maximum number of broken connections of a call: after a restart of the server,
+// the pool may have several.
 const mostBroken = 3
 
-// worthRetry reports whether a retry may succeed: the request has not run for a reason that may
-// soon be gone or, unless once, its connection broke.
+// worthRetry reports whether a retry may succeed: the request has not run, for a reason that may
+// soon be gone, or its connection broke. The latter does not count for a request that must run
+// once.
 func worthRetry(err error, once bool) bool {
 	return didNotRun(err) && !lasts(err) || !once && isBroken(err)
 }
 
-// again reports, after a pause, whether to retry a request. It returns false if the caller's time
-// is over. A server that takes no writes has carried nothing out: if a new connection leads to
-// another server, the retry goes there.
+// again reports, after a pause if one is due, whether to retry a request that has failed with err.
+// It returns false if the caller's time is over. A server that refuses writes has carried nothing
+// out: if a new connection leads to another server, the retry goes there.
 func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 	if !worthRetry(err, once) || c.Err() != nil {
 		return false
@@ -46,8 +47,8 @@ func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 		if n.breaker.Ask(c, c.since()) != nil {
 			return false
 		}
-		if !r.asked { // otherwise stale connections remain, or other connections lead there
-			r.asked = true
+		if !r.retriedAtOnce { // otherwise stale connections remain, or other connections lead there
+			r.retriedAtOnce = true
 			return true
 		}
 	} else if redisfault.IsReply(err) && verdict(err) != nil {
@@ -65,7 +66,7 @@ func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
 	return backoff.Sleep(c, next)
 }
 
-// lasts reports whether the cause of an error lasts.
+// lasts reports whether the cause of an error will not be gone within the time of a call.
 func lasts(err error) bool { return isWrongSetting(err) || redisfault.IsUnreachable(err) }
 
 // isWrongSetting reports whether the server, or the client, is misconfigured; a new connection does

@@ -12,8 +12,8 @@ import (
 
 // Batched steps are a pipeline: each is a script call of its own, and may be sent twice.
 
-// maxSteps bounds a pipeline, since other requests wait for it. A step counts one, plus one for
-// each stepBytes of its arguments.
+// maxSteps is the maximum work of a pipeline, since other requests wait for it. A step counts as
+// one, and as one more for each stepBytes of its arguments.
 const (
 	maxSteps  = maxPipeline
 	stepBytes = 4 << 10
@@ -44,7 +44,8 @@ type Reply struct {
 	Acks  int       // of replicas
 }
 
-// Run runs a step alone, or in a batch if enough calls are in flight, and reads the reply.
+// Run runs a step alone, or in a batch if enough calls are in flight. It returns the results of
+// read for the reply, or the error of the step.
 func Run[T any](ctx context.Context, c *Client, st Step, read func(Reply) (T, error)) (value T, err error) {
 	n := c.nodes.of(ctx, st.Keys[0])
 	timing := c.telemetry.Begin(ctx, st.Name)
@@ -81,9 +82,9 @@ type stepRequest struct {
 func (r *stepRequest) Work() int { return 1 + r.size/stepBytes }
 
 // newSteps returns the batcher of a node's steps. The timeout applies to a sent pipeline. A step is
-// queued for up to three times the timeout while the server is replying: in a burst on a working
-// server, a late reply is better than none. If the server does not reply, it is not sent after half
-// of the timeout.
+// queued for up to three times the timeout while the server replies to others: in a burst on a
+// working server, a late reply is better than none. While the server does not reply, a step that
+// was queued for half of the timeout is not sent any more.
 func (n *Node) newSteps() *batch.Batcher[*stepRequest] {
 	c := batching(n, maxSteps, n.sendSteps)
 	c.Few = max(c.Few, min(stepsInFlight, c.Most))
@@ -115,6 +116,8 @@ func (n *Node) runAlone(ctx context.Context, r *stepRequest) (replied bool) {
 	return replied
 }
 
+// evalStep runs a step, once it has checked the server if the step Begins something, and counts the
+// replicas that have confirmed the step if it Grants something.
 func (n *Node) evalStep(c *callContext, st *Step) (reply Reply, err error) {
 	if st.Begins {
 		if err := n.Check(c); err != nil {
@@ -163,7 +166,7 @@ func (n *Node) sendSteps(ctx context.Context, batch []*stepRequest) (replied boo
 }
 
 // failSteps ends a batch of which nothing was sent. If the open breaker was the reason, it sends
-// the more urgent steps.
+// the steps that are more urgent than u. It reports whether the server has replied to these.
 func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, err error) (replied bool) {
 	for _, r := range batch {
 		r.Finish(err)
@@ -177,6 +180,7 @@ func (n *Node) failSteps(ctx context.Context, batch []*stepRequest, u Urgency, e
 	return false
 }
 
+// sizeOf returns the bytes of the texts among arguments. Numbers are short.
 func sizeOf(args []any) (size int) {
 	for _, arg := range args {
 		switch arg := arg.(type) {

@@ -1,4 +1,5 @@
--- The texts of a queue. Included after lease_record, before lease.lua, which describes its keys.
+-- How the parts of a queue are written as text. Included after lease_record, before lease.lua,
+-- which describes the keys that have them.
 --
 -- COUNTS are the counts of a record with the flag CROWD:
 --   - seen: the time of the last step, except for those of beat_leases.lua
@@ -10,10 +11,11 @@
 --   - longest: an upper bound of the ends of the holds in the items
 --   - cutoff: the time of the last grant that was not taken up
 --   - number: the largest place
---   - holds, places, processes: how many holds in the items, waiters and processes there are
+--   - holds, places, processes: the numbers of holds in the items, of waiters and of processes
 --
 -- A process:
---   - till, span: when it counts as dead without a heartbeat, and after which time
+--   - till, span: when it counts as dead unless a heartbeat comes, and how long after a heartbeat
+--     that is
 --   - beat: its last heartbeat
 --   - places, grants, lapses: the numbers of its waiters, of its grants that were not taken up yet,
 --     and of grants that have run out
