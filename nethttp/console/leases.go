@@ -30,12 +30,12 @@ func (q *request) holdsOf(of object, k inspect.Key) holdsData {
 	return holdsData{of.kind, operate.HoldsOf(of.name, q.key(k.Key), k)}
 }
 
-// Exclusive reports whether a hold is a lock's that nobody shares.
+// Exclusive reports whether a hold is a lock's that is not shared.
 func (d *holdsData) Exclusive(h operate.Hold) bool {
 	return d.Kind.Kind == "lock" && h.Weight == store.MaxCapacity
 }
 
-// listing answers what a mechanism has in the store.
+// listing returns the page that lists what a mechanism has in the store.
 func (q *request) listing(of object) (view, error) {
 	v := view{title: of.name, template: of.Path, streamed: true}
 	switch of.Path {
@@ -72,7 +72,7 @@ func (q *request) leases(ctx context.Context, of object) (any, error) {
 	return d, err
 }
 
-// one answers how one key is.
+// one returns the page of one key, or [errNotFound] for a mechanism whose keys have no pages.
 func (q *request) one(of object) (view, error) {
 	v := view{title: of.name}
 	switch of.Path {
@@ -98,8 +98,8 @@ func (q *request) one(of object) (view, error) {
 	return v, nil
 }
 
-// findLease returns the state of the key that has the object's ID. One that is not in use is not
-// found.
+// findLease returns the state of the key that has the object's ID, or a problem with status 404 if
+// the key is not in use.
 func (q *request) findLease(ctx context.Context, of object) (inspect.Key, error) {
 	st, err := q.store(ctx, of)
 	if err != nil {
@@ -116,7 +116,8 @@ func (q *request) findLease(ctx context.Context, of object) (inspect.Key, error)
 	return k, err
 }
 
-// fenceOf reads a fence.
+// fenceOf returns the fence in a text, or a problem with status 400 if it is not a plain decimal
+// number.
 func fenceOf(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != text {
