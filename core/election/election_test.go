@@ -205,6 +205,9 @@ func TestResign(t *testing.T) {
 		p.store.Hook(storetest.On(storetest.ReleaseLeases, func() error {
 			wantError(t, "the term", context.Cause(term.Context()), lock.ErrReleased)
 			wantLeads(t, p, false)
+			wantError(t, "Resign beside the first", term.Resign(t.Context()), lock.ErrReleased)
+			_, err := p.Campaign(t.Context())
+			wantError(t, "Campaign before the release", err, election.ErrCampaigning)
 			return nil
 		}), nil)
 		gone, cancel := context.WithCancel(t.Context())

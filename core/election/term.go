@@ -48,8 +48,9 @@ func (t *Term) Verify(ctx context.Context) error { return t.lease.Verify(ctx) }
 //
 // In a function of Run's, it lets the next candidate lead beside the rest of that function.
 func (t *Term) Resign(ctx context.Context) error {
+	first := t.resigned.CompareAndSwap(false, true)
 	err := t.lease.Unlock(ctx)
-	if !t.resigned.CompareAndSwap(false, true) {
+	if !first {
 		return err
 	}
 	t.end(errors.Is(err, lock.ErrLost))
