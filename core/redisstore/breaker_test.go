@@ -98,6 +98,30 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	eventually(t, 3*time.Second, "the goroutines end", func() bool { return goroutines() <= base })
 }
 
+// A call that waits for its next attempt when the store is closed makes none, and ends long before
+// its timeout.
+func TestCloseEndsRetries(t *testing.T) {
+	t.Parallel()
+	client := dial(t, redistest.Start(t).Addr(), time.Minute)
+	var attempts atomic.Int32
+	client.AddHook(processHook(func(redis.Cmder) { attempts.Add(1) }))
+	s := newStore(t, client, redisstore.WithTimeout(time.Minute))
+	_ = client.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := newOp("closed").abandon(s)
+		ended <- err
+	}()
+	eventually(t, 10*time.Second, "the call is repeated", func() bool { return attempts.Load() > 2 })
+	_ = s.Close()
+	select {
+	case err := <-ended:
+		wantUnavailable(t, err, false)
+	case <-time.After(30 * time.Second):
+		t.Error("the call is repeated on a closed store")
+	}
+}
+
 func TestFinishingCallsPassAnOpenBreaker(t *testing.T) {
 	testpace.Parallel(t)
 	log := new(logbook)

@@ -30,10 +30,10 @@ func worthRetry(err error, once bool) bool {
 }
 
 // again reports, after a pause if one is due, whether to retry a request that has failed with err.
-// It returns false if the caller's time is over. A server that refuses writes has carried nothing
-// out: if a new connection leads to another server, the retry goes there.
+// It returns false if the caller's time is over, or the store is closed. A server that refuses
+// writes has carried nothing out: if a new connection leads to another server, the retry goes there.
 func (n *Node) again(c *callContext, r *retries, err error, once bool) bool {
-	if !worthRetry(err, once) || c.Err() != nil {
+	if !worthRetry(err, once) || c.Err() != nil || n.owner.closed.Load() {
 		return false
 	}
 	if isBroken(err) && !didNotRun(err) {
