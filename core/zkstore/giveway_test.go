@@ -14,6 +14,7 @@ import (
 // A request that has lost its place with its session is queued anew at its number, before the later
 // ones of its own process and of others.
 func TestQueuedAnewBeforeOthers(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{store.LockKind, store.SemaphoreKind} {
 		t.Run(kind, func(t *testing.T) {
 			p := newPair(t)

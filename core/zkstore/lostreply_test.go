@@ -16,6 +16,7 @@ import (
 // The reply to any step may be lost: there is never a second grant, the newer entry of another
 // process is not deleted, and no place is left behind.
 func TestLostReplies(t *testing.T) {
+	t.Parallel()
 	for name, how := range map[string]faultproxy.Loss{"cut": faultproxy.Cut, "silent": faultproxy.Silence} {
 		for _, command := range []string{"create", "createContainer", "getChildren", "exists", "getData", "setData", "sync", "delete", "multi"} {
 			t.Run(command+" "+name, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 // A waiter whose events are lost, while its connection works, is granted within a beat.
 func TestHungWatch(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"lock", "semaphore"} {
 		t.Run(kind, func(t *testing.T) {
 			p := newPair(t)
