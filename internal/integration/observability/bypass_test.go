@@ -18,7 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/fence"
 	"github.com/lockkeeper/lockkeeper/core/guard"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/core/redisstore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
@@ -180,9 +179,11 @@ func driveMistakes(w *world, st store.Store) {
 
 // driveMisconfiguration uses a server that requires a password.
 func driveMisconfiguration(w *world, server *redistest.Server) {
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "stranger", Password: secretHeader, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), Username: "stranger", Password: secretHeader, ContextTimeoutEnabled: true, ReadTimeout: reply,
+	})
 	defer func() { _ = client.Close() }()
-	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := w.onClient(client)
 	defer func() { _ = st.Close() }()
 	if _, err := w.limiter(st, tokenbucket.PerHour(1)).Allow(w.t.Context(), secretKey); store.CauseOf(err) != store.Authentication {
 		w.t.Errorf("a wrong password: %v", err)

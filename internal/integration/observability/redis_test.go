@@ -47,9 +47,9 @@ func driveRestricted(w *world, server *redistest.Server) {
 	if err := server.Client().Do(ctx, "acl", "setuser", "few", "on", ">few", "~*", "&*", "+@all", "-info", "-subscribe").Err(); err != nil {
 		w.t.Fatal(err)
 	}
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: 3 * time.Second})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: server.Addr(), Username: "few", Password: "few", ReadTimeout: reply})
 	defer func() { _ = client.Close() }()
-	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := w.onClient(client)
 	defer st.Close()
 	lease := must(w.locker(st).Lock(ctx, secretKey))
 	until(w.t, "the store cannot subscribe", func() bool { return len(w.log.records(w.t, "cannot subscribe")) > 0 })
@@ -59,9 +59,9 @@ func driveRestricted(w *world, server *redistest.Server) {
 // driveLostReply loses the reply to a charge.
 func driveLostReply(w *world, server *redistest.Server) {
 	proxy := redistest.NewProxy(w.t, server.Addr())
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), ReadTimeout: 500 * time.Millisecond})
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Addr: proxy.Addr(), ReadTimeout: reply})
 	defer func() { _ = client.Close() }()
-	st := must(redisstore.New(client, redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := w.onClient(client)
 	defer st.Close()
 	l := w.limiter(st, tokenbucket.PerSecond(1000))
 	_ = must(l.Allow(w.t.Context(), secretKey))
@@ -73,7 +73,7 @@ func driveLostReply(w *world, server *redistest.Server) {
 
 // driveCluster makes a store on a Cluster follow redirections. It stays beside the other one.
 func driveCluster(w *world, cluster *redistest.Cluster) {
-	st := must(redisstore.New(cluster.Client(), redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := w.onClient(cluster.Client())
 	w.t.Cleanup(func() { _ = st.Close() })
 	for _, err := range w.locker(st).List(w.t.Context()) {
 		w.t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -28,6 +29,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m, redistest.Redialing) }
@@ -139,10 +141,18 @@ func (w *world) memstore(opts ...memstore.Option) *storetest.Faulty {
 
 func (w *world) redisstore(server *redistest.Server) *redisstore.Store {
 	w.t.Helper()
-	st := must(redisstore.New(server.Client(), redisstore.WithTimeout(3*time.Second), // a busy machine is no outage
-		redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
+	st := w.onClient(server.Client())
 	w.t.Cleanup(func() { _ = st.Close() })
 	return st
+}
+
+// reply is how long a server may take to reply: a busy machine is no outage.
+var reply = testpace.Scale(5 * time.Second)
+
+// onClient returns a store that the caller closes.
+func (w *world) onClient(client redis.UniversalClient) *redisstore.Store {
+	return must(redisstore.New(client, redisstore.WithTimeout(reply),
+		redisstore.WithMeterProvider(w.meters), redisstore.WithLogger(w.logger())))
 }
 
 func (w *world) limiter(st store.Buckets, plan tokenbucket.Plan, opts ...tokenbucket.Option) *tokenbucket.Limiter {
@@ -179,15 +189,7 @@ func must[T any](v T, err error) T {
 // until waits for a condition.
 func until(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); !so(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	testpace.Eventually(t, patience, what, so)
 }
 
 // ok fails the test on an error.
