@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/connectmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
@@ -44,9 +45,9 @@ func TestKeyFuncs(t *testing.T) {
 		want   string
 		err    error
 	}{
-		"header":                      {key: connectmw.ByHeader("x-key"), header: pairs("X-Key", "k"), want: "k"},
+		"header":                      {key: connectmw.ByHeader("x-key"), header: http.Header{"X-Key": {"k"}}, want: "k"},
 		"no header":                   {key: connectmw.ByHeader("x-key"), err: policy.ErrNoKey},
-		"two values":                  {key: connectmw.ByHeader("x-key"), header: pairs("X-Key", "a", "X-Key", "b"), err: policy.ErrNoKey},
+		"two values":                  {key: connectmw.ByHeader("x-key"), header: http.Header{"X-Key": {"a", "b"}}, err: policy.ErrNoKey},
 		"no peer":                     {key: connectmw.ByPeer(), err: clientip.ErrNoAddress},
 		"field":                       {key: connectmw.ByField("id"), want: "42"},
 		"field of a message":          {key: connectmw.ByField("owner.name"), want: "o"},
@@ -111,7 +112,7 @@ func TestKeyFuncs(t *testing.T) {
 // A stream to which the client sends one message is keyed by it, and the handler receives it too.
 func TestStreamIsKeyedByItsOnlyRequest(t *testing.T) {
 	var s service
-	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), connectmw.ByField("id")))
+	client := serve(t, &s, ratelimit.New(rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerMinute(1)), connectmw.ByField("id")))
 	for _, c := range []struct {
 		id      string
 		refused bool

@@ -7,30 +7,20 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
-	"github.com/lockkeeper/lockkeeper/connectmw"
 	"github.com/lockkeeper/lockkeeper/connectmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/connectmw/internal/things/thingsconnect"
-	"github.com/lockkeeper/lockkeeper/core/memstore"
 	"github.com/lockkeeper/lockkeeper/core/policy"
-	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/leaktest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
-
-// patience is how long a test waits for an event.
-const patience = 10 * time.Second
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -39,29 +29,14 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// newStore returns a new store that fails on command: one in memory, or that of TestTable.
-func newStore(t *testing.T) *storetest.Faulty { return storetest.NewFaulty(openStore(t)) }
-
-// openStore opens one, and protocol is what clients speak. Tests on others replace them while no
-// other test runs.
-var (
-	openStore = inMemory
-	protocol  []connect.ClientOption
-)
-
-func inMemory(t *testing.T) store.Store {
-	st := memstore.New()
-	t.Cleanup(func() { _ = st.Close() })
-	return st
-}
-
 // service is a server whose methods are set by tests.
 type service struct {
 	thingsconnect.UnimplementedThingsHandler
 	runs  atomic.Int64
 	make  func(context.Context, *things.MakeRequest) (*things.Thing, error)
+	get   func()
 	watch func(*things.MakeRequest, *serverStream) error
-	talk  func(*bidiStream) error
+	talk  func(context.Context, *bidiStream) error
 }
 
 type serverStream struct {
@@ -91,6 +66,9 @@ func (s *service) Make(ctx context.Context, r *connect.Request[things.MakeReques
 
 func (s *service) Get(_ context.Context, r *connect.Request[things.GetRequest]) (*connect.Response[things.Thing], error) {
 	s.runs.Add(1)
+	if s.get != nil {
+		s.get()
+	}
 	return connect.NewResponse(&things.Thing{Id: r.Msg.GetId()}), nil
 }
 
@@ -102,10 +80,10 @@ func (s *service) Watch(ctx context.Context, r *connect.Request[things.MakeReque
 	return stream.Send(&things.Thing{Id: r.Msg.GetId()})
 }
 
-func (s *service) Talk(_ context.Context, stream *connect.BidiStream[things.MakeRequest, things.Thing]) error {
+func (s *service) Talk(ctx context.Context, stream *connect.BidiStream[things.MakeRequest, things.Thing]) error {
 	s.runs.Add(1)
 	if s.talk != nil {
-		return s.talk(&bidiStream{stream})
+		return s.talk(ctx, &bidiStream{stream})
 	}
 	for {
 		r, err := stream.Receive()
@@ -178,7 +156,7 @@ func incoming(ctx context.Context, name string) []string {
 	return h.Values(name)
 }
 
-type userKey struct{}
+type userKey = rpctest.UserKey
 
 // outermost recovers from panics, and authenticates: it trusts the header X-User.
 var outermost = around(func(ctx context.Context, handler func(context.Context) error) (err error) {
@@ -219,11 +197,15 @@ func listen(t *testing.T, s *service, chain ...connect.Interceptor) (url string)
 
 func dial(t *testing.T, url string, chain ...connect.Interceptor) client {
 	t.Helper()
+	return dialWith(t, url, connect.WithInterceptors(chain...))
+}
+
+func dialWith(t *testing.T, url string, opts ...connect.ClientOption) client {
+	t.Helper()
 	speaks := new(http.Protocols)
 	speaks.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: speaks}
 	t.Cleanup(transport.CloseIdleConnections)
-	opts := append(slices.Clip(protocol), connect.WithInterceptors(chain...))
 	return client{t, thingsconnect.NewThingsClient(&http.Client{Transport: transport}, url, opts...)}
 }
 
@@ -261,10 +243,6 @@ func request[T any](ctx context.Context, m *T) *connect.Request[T] {
 
 // option is what becomes of the metadata of an answer. That of an error is in both.
 type option func(header, trailer http.Header)
-
-func intoHeader(h *http.Header) option { return func(header, _ http.Header) { *h = header } }
-
-func intoTrailer(h *http.Header) option { return func(_, trailer http.Header) { *h = trailer } }
 
 func answered[T any](resp *connect.Response[T], err error, opts []option) (*T, error) {
 	if err != nil {
@@ -358,11 +336,6 @@ func is(t *testing.T, got *things.Thing, err error, text string) {
 	}
 }
 
-// secret is in the errors of key functions, and must not be in answers.
-const secret = "do-not-reveal"
-
-var errKey = errors.New(secret)
-
 // failure returns an error with a code, or nil for zero.
 func failure(code connect.Code, text string) error {
 	if code == 0 {
@@ -379,63 +352,10 @@ func codeOf(err error) connect.Code {
 	return connect.CodeOf(err)
 }
 
-// detail returns the detail of this type in an error, or nil.
-func detail[D any](err error) *D {
-	var failed *connect.Error
-	if !errors.As(err, &failed) {
-		return nil
-	}
-	for _, d := range failed.Details() {
-		value, err := d.Value()
-		if found, ok := any(value).(*D); ok && err == nil {
-			return found
-		}
-	}
-	return nil
-}
-
 // denies checks that an error is a denial, with the details of its reason.
 func denies(t *testing.T, err error, reason policy.Reason) {
 	t.Helper()
-	_ = denial(t, err, reason)
-}
-
-// denial returns an error that denies has checked.
-func denial(t *testing.T, err error, reason policy.Reason) *connect.Error {
-	t.Helper()
-	want := map[policy.Reason]connect.Code{
-		policy.QuotaExceeded: connect.CodeResourceExhausted, policy.KeyQuotaExceeded: connect.CodeResourceExhausted,
-		policy.AbnormalUsage: connect.CodeResourceExhausted, policy.TooManyAtOnce: connect.CodeResourceExhausted,
-		policy.Locked: connect.CodeAborted, policy.InFlight: connect.CodeAborted,
-		policy.KeyMissing: connect.CodeInvalidArgument, policy.KeyMalformed: connect.CodeInvalidArgument,
-		policy.KeyReused: connect.CodeInvalidArgument, policy.StreamRefused: connect.CodeInvalidArgument,
-		policy.BodyUnreadable: connect.CodeInvalidArgument,
-		policy.FenceMissing:   connect.CodeInvalidArgument, policy.StaleFence: connect.CodeFailedPrecondition,
-		policy.ResponseNotRetained: connect.CodeFailedPrecondition, policy.OutcomeUnknown: connect.CodeFailedPrecondition,
-		policy.ReducedCapacity: connect.CodeUnavailable, policy.InternalError: connect.CodeInternal,
-	}[reason]
-	var failed *connect.Error
-	if !errors.As(err, &failed) || failed.Code() != want {
-		t.Fatalf("%v, want %v for %s", err, want, reason)
-	}
-	info := detail[errdetails.ErrorInfo](err)
-	if info.GetDomain() != connectmw.Domain || info.GetReason() != strings.ToUpper(strings.ReplaceAll(string(reason), "-", "_")) {
-		t.Fatalf("%v has ErrorInfo %v, want %s", err, info, reason)
-	}
-	retries := slices.Contains([]connect.Code{connect.CodeResourceExhausted, connect.CodeAborted, connect.CodeUnavailable}, want)
-	if retry := detail[errdetails.RetryInfo](err); (retry != nil) != retries || retries && retry.GetRetryDelay().AsDuration() <= 0 {
-		t.Errorf("%v has RetryInfo %v", err, retry)
-	}
-	switch reason {
-	case policy.KeyMissing, policy.KeyMalformed, policy.StreamRefused, policy.FenceMissing:
-		if bad := detail[errdetails.BadRequest](err); len(bad.GetFieldViolations()) != 1 || bad.GetFieldViolations()[0].GetDescription() == "" {
-			t.Errorf("%v has BadRequest %v", err, bad)
-		}
-	}
-	if text := all(failed); strings.Contains(text, secret) {
-		t.Errorf("the client gets %v", text)
-	}
-	return failed
+	rpctest.Denied(t, framework{}, err, reason)
 }
 
 // all returns everything that a client gets with an error.
@@ -446,75 +366,6 @@ func all(failed *connect.Error) string {
 		text += fmt.Sprint(value, err)
 	}
 	return text
-}
-
-// gate is a handler that reports when it runs, and blocks until it is released.
-type gate struct{ entered, leave chan struct{} }
-
-func newGate() gate { return gate{make(chan struct{}, 100), make(chan struct{}, 100)} }
-
-func (g gate) make(_ context.Context, r *things.MakeRequest) (*things.Thing, error) {
-	g.pass()
-	return &things.Thing{Id: r.GetId(), Text: "done"}, nil
-}
-
-func (g gate) pass() {
-	g.entered <- struct{}{}
-	select {
-	case <-g.leave:
-	case <-time.After(patience):
-	}
-}
-
-func (g gate) runs(t *testing.T) {
-	t.Helper()
-	select {
-	case <-g.entered:
-	case <-time.After(patience):
-		t.Fatal("the handler does not run")
-	}
-}
-
-func (g gate) idle(t *testing.T) {
-	t.Helper()
-	select {
-	case <-g.entered:
-		t.Fatal("the handler runs")
-	default:
-	}
-}
-
-func (g gate) let() { g.leave <- struct{}{} }
-
-// answer is the result of a call.
-type answer struct {
-	thing *things.Thing
-	err   error
-}
-
-// making calls Make in the background.
-func making(ctx context.Context, t *testing.T, client client, r *things.MakeRequest) <-chan answer {
-	answers := make(chan answer, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		thing, err := client.Make(ctx, r)
-		answers <- answer{thing, err}
-	}()
-	t.Cleanup(func() { <-done })
-	return answers
-}
-
-// result waits for the result of a call.
-func result(t *testing.T, answers <-chan answer) answer {
-	t.Helper()
-	select {
-	case a := <-answers:
-		return a
-	case <-time.After(patience):
-		t.Fatal("no answer")
-		return answer{}
-	}
 }
 
 // ok fails the test on an error.

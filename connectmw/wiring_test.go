@@ -17,14 +17,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/policy"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/internal/testing/mwtest/wiring"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 	"github.com/lockkeeper/lockkeeper/nethttp"
 )
 
 // Mistakes that the compiler cannot find panic when the program starts, not at a call.
 func TestWiringMistakesPanic(t *testing.T) {
-	store := newStore(t)
-	limiter := newLimiter(t, store, tokenbucket.PerMinute(1))
-	orders, carts, reports := newGuard(t, store), newLocker(t, store), newSemaphore(t, store, 1)
+	store := rpctest.NewStore(t)
+	limiter := rpctest.NewLimiter(t, store, tokenbucket.PerMinute(1))
+	orders, carts, reports := rpctest.NewGuard(t, store), rpctest.NewLocker(t, store), rpctest.NewSemaphore(t, store, 1)
 	anyKey, anyone := connectmw.Global(), connectmw.Unscoped()
 	marks := must(memfence.New())
 	var none *memfence.Fence

@@ -23,6 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/idempotency"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 )
 
 // keys is a service that records the idempotency keys of its calls.
@@ -53,8 +54,8 @@ func TestCallRefusedTwiceRunsOnce(t *testing.T) {
 		keys []string
 		at   []time.Time
 	)
-	st := newStore(t)
-	limiter := newLimiter(t, st, plenty)
+	st := rpctest.NewStore(t)
+	limiter := rpctest.NewLimiter(t, st, rpctest.Plenty)
 	refuses := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		keys = append(keys, metadata.ValueFromIncomingContext(ctx, "idempotency-key")...)
 		if at = append(at, time.Now()); len(at) <= 2 {
@@ -62,7 +63,7 @@ func TestCallRefusedTwiceRunsOnce(t *testing.T) {
 		}
 		return handler(ctx, req)
 	}}
-	addr := listen(t, &s, refuses, idempotency.New(newGuard(t, st), grpcmw.Unscoped(), policy.Required()), ratelimit.New(limiter, grpcmw.Global()))
+	addr := listen(t, &s, refuses, idempotency.New(rpctest.NewGuard(t, st), grpcmw.Unscoped(), policy.Required()), ratelimit.New(limiter, grpcmw.Global()))
 	client := dial(t, addr, retrying, grpc.WithUnaryInterceptor(idempotency.UnaryClientInterceptor()))
 	thing, err := client.Make(t.Context(), &things.MakeRequest{})
 	is(t, thing, err, "run 1")
@@ -99,8 +100,8 @@ func TestKeyOfTheCallerIsKept(t *testing.T) {
 // A call that a client of this module repeats runs once on a server of this module.
 func TestARepeatedCallRunsOnce(t *testing.T) {
 	var s service
-	st := newStore(t)
-	addr := listen(t, &s, idempotency.New(newGuard(t, st), grpcmw.Unscoped(), policy.Required()))
+	st := rpctest.NewStore(t)
+	addr := listen(t, &s, idempotency.New(rpctest.NewGuard(t, st), grpcmw.Unscoped(), policy.Required()))
 	lost := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if err := invoker(ctx, method, req, reply, cc, opts...); err != nil || s.runs.Load() > 1 {
 			return err
@@ -115,7 +116,7 @@ func TestARepeatedCallRunsOnce(t *testing.T) {
 
 func TestCallWaitsForItsToken(t *testing.T) {
 	var s service
-	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
+	limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.Per(1, 50*time.Millisecond))
 	addr := listen(t, &s)
 	client := dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.ByMethod())))
 	start := time.Now()
@@ -131,7 +132,7 @@ func TestCallWaitsForItsToken(t *testing.T) {
 		t.Errorf("another method: %v", err)
 	}
 
-	slow := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
+	slow := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerHour(1))
 	client = dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(slow, grpcmw.Global())))
 	if _, err := client.Make(t.Context(), &things.MakeRequest{}); err != nil {
 		t.Fatal(err)
@@ -152,9 +153,9 @@ func TestCallWaitsForItsToken(t *testing.T) {
 
 func TestPacingWithoutAStore(t *testing.T) {
 	var s service
-	st := newStore(t)
+	st := rpctest.NewStore(t)
 	addr := listen(t, &s)
-	limiter := newLimiter(t, st, tokenbucket.PerMinute(1))
+	limiter := rpctest.NewLimiter(t, st, tokenbucket.PerMinute(1))
 	st.Break(storetest.TakeTokens, storetest.Down)
 	client := dial(t, addr, grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
 	_, err := client.Make(t.Context(), &things.MakeRequest{})
@@ -175,7 +176,7 @@ func TestPacingWithoutAStore(t *testing.T) {
 // so that a guard keeps its answer.
 func TestPacingInsideAHandler(t *testing.T) {
 	var inner, outer service
-	limiter := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
+	limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerHour(1))
 	backend := dial(t, listen(t, &inner), grpc.WithUnaryInterceptor(ratelimit.UnaryClientInterceptor(limiter, grpcmw.Global())))
 	outer.make = func(ctx context.Context, _ *things.MakeRequest) (*things.Thing, error) {
 		if _, ok := guard.FromContext(ctx); !ok {
@@ -190,10 +191,10 @@ func TestPacingInsideAHandler(t *testing.T) {
 			}
 		}
 	}
-	client := guarded(t, &outer)
+	client := serve(t, &outer, idempotency.New(rpctest.NewGuard(t, rpctest.NewStore(t)), grpcmw.ScopeBy(grpcmw.ByContext(userKey{}))))
 	for range 2 {
 		var header, trailer metadata.MD
-		thing, err := client.Make(keyed(t, "k"), &things.MakeRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
+		thing, err := client.Make(with(t, "x-user", "u", "idempotency-key", "k"), &things.MakeRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
 		is(t, thing, err, "paced")
 		if len(trailer.Get("grpc-retry-pushback-ms")) > 0 {
 			t.Errorf("trailer %v", trailer)
@@ -204,13 +205,13 @@ func TestPacingInsideAHandler(t *testing.T) {
 
 func TestStreamsArePaced(t *testing.T) {
 	var s service
-	limiter := newLimiter(t, newStore(t), tokenbucket.Per(1, 50*time.Millisecond))
+	limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.Per(1, 50*time.Millisecond))
 	addr := listen(t, &s)
 	talk := func(opts ...policy.RPCClientOption) time.Duration {
 		client := dial(t, addr, grpc.WithStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.ByMethod(), opts...)))
 		start := time.Now()
 		for range 2 {
-			if n, err := sendMessages(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+			if n, err := rpctest.SendMessages(t.Context(), t, tableClient{client}, 3); n != 3 || !errors.Is(err, io.EOF) {
 				t.Fatalf("%d messages, %v", n, err)
 			}
 		}
@@ -243,5 +244,36 @@ func TestClientWhoseStoreTimesOut(t *testing.T) {
 		if _, err := client.Make(t.Context(), &things.MakeRequest{}); status.Code(err) != want {
 			t.Errorf("%v, want %v", err, want)
 		}
+	}
+}
+
+// A message that is not sent ends its stream, on the server too, though the caller does not
+// receive.
+func TestRefusedMessageEndsItsStream(t *testing.T) {
+	ended := make(chan error, 1)
+	s := service{talk: func(stream grpc.BidiStreamingServer[things.MakeRequest, things.Thing]) error {
+		_ = must(stream.Recv())
+		_ = stream.Send(&things.Thing{})
+		_, err := stream.Recv()
+		ended <- err
+		return err
+	}}
+	limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerDay(1))
+	client := dial(t, listen(t, &s), grpc.WithStreamInterceptor(ratelimit.StreamClientInterceptor(limiter, grpcmw.Global(), ratelimit.PerMessage())))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	stream := must(client.Talk(ctx))
+	ok(t, stream.Send(&things.MakeRequest{}))
+	_ = must(stream.Recv()) // or the stream could end before the server has it
+	if err := stream.Send(&things.MakeRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the server still waits for a message")
 	}
 }

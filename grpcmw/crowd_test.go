@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 )
 
 // Callers that are refused at the same time retry one after the other, and not all for the same
@@ -31,7 +32,7 @@ func TestRetriesOfRefusedCallsAreSpread(t *testing.T) {
 				calls.Add(1)
 				return handler(ctx, req)
 			}}
-			limiter := newLimiter(t, newStore(t), tokenbucket.PerSecond(c.rate))
+			limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerSecond(c.rate))
 			client := dial(t, listen(t, &s, counting, ratelimit.New(limiter, grpcmw.ByMetadata("x-key"))), retrying)
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-key", "shared")
 			var crowd sync.WaitGroup

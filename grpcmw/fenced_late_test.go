@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/fenced"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
 // A holder is paused for longer than its lease, after its last check of the lease and before its
@@ -36,7 +37,7 @@ func TestLateWriteOfAPausedHolder(t *testing.T) {
 			// Two instances of a service: nothing in their memory is shared.
 			one, two := listenForAccounts(t, server.Client(), c.guarded), listenForAccounts(t, server.Client(), c.guarded)
 
-			a := newHolderOn(t, server.Client(), lock.WithoutRenewal(), lock.WithTTL(200*time.Millisecond))
+			a := newHolderOn(t, server.Client(), lock.WithoutRenewal(), lock.WithTTL(testpace.Scale(200*time.Millisecond)))
 			b := newHolderOn(t, server.Client())
 			leaseOfA := must(a.Lock(t.Context(), "7"))
 			before := context.WithoutCancel(leaseOfA.Context()) // A has checked its lease, and is paused
@@ -78,7 +79,7 @@ func listenForAccounts(t *testing.T, client *redis.Client, guarded bool) things.
 	}}
 	var chain []grpcmw.Interceptors
 	if guarded {
-		chain = append(chain, fenced.New(must(redisfence.New(client)), byID))
+		chain = append(chain, fenced.New(must(redisfence.New(client)), grpcmw.ByField("id")))
 	}
 	return dial(t, listen(t, &s, chain...), grpc.WithUnaryInterceptor(fenced.UnaryClientInterceptor()))
 }

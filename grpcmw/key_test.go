@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw"
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 	"github.com/lockkeeper/lockkeeper/nethttp/clientip"
 )
 
@@ -121,7 +122,7 @@ func TestKeyFuncs(t *testing.T) {
 // A stream to which the client sends one message is keyed by it, and the handler receives it too.
 func TestStreamIsKeyedByItsOnlyRequest(t *testing.T) {
 	var s service
-	client := serve(t, &s, ratelimit.New(newLimiter(t, newStore(t), tokenbucket.PerMinute(1)), grpcmw.ByField("id")))
+	client := serve(t, &s, ratelimit.New(rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerMinute(1)), grpcmw.ByField("id")))
 	for _, c := range []struct {
 		id      string
 		refused bool

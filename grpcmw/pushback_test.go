@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/core/lock"
 	"github.com/lockkeeper/lockkeeper/core/policy"
+	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/storetest"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
 	"github.com/lockkeeper/lockkeeper/grpcmw"
@@ -25,6 +26,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/grpcmw/internal/things"
 	"github.com/lockkeeper/lockkeeper/grpcmw/ratelimit"
 	"github.com/lockkeeper/lockkeeper/internal/middleware/setting"
+	"github.com/lockkeeper/lockkeeper/internal/testing/rpctest"
 )
 
 const pushback = "grpc-retry-pushback-ms"
@@ -64,20 +66,24 @@ func TestPushbackOfADelay(t *testing.T) {
 
 // A refusal has one trailer, also behind other interceptors: clients do not obey several.
 func TestRefusalsHaveOnePushback(t *testing.T) {
-	outer := newStore(t)
+	outer := rpctest.NewStore(t)
 	key := grpcmw.ByMetadata("x-key")
+	build := func(name string, st store.Store, by grpcmw.KeyFunc, opts ...setting.RPCOption) grpcmw.Interceptors {
+		return rpctest.Policy(t, framework{}, name, st, by, opts...).(grpcmw.Interceptors)
+	}
 	var chain []grpcmw.Interceptors
-	for _, name := range []string{"ratelimit", "idempotency", "exclusive", "concurrency"} {
-		chain = append(chain, policies[name](t, outer, grpcmw.ByContext(userKey{}), nil))
+	names := []string{"ratelimit", "idempotency", "exclusive", "concurrency"}
+	for _, name := range names {
+		chain = append(chain, build(name, outer, grpcmw.ByContext(userKey{})))
 	}
 	again := grpcmw.OnDeny(func(_ *grpcmw.Call, d policy.Denial) error {
 		return grpcmw.NewError(d, status.New(codes.DataLoss, "another status"))
 	})
-	for name, build := range policies {
-		for _, opts := range [][]grpcmw.Option{nil, {again}} {
+	for _, name := range names {
+		for _, opts := range [][]setting.RPCOption{nil, {again}} {
 			var s service
-			st := newStore(t)
-			client := serve(t, &s, append(slices.Clip(chain), build(t, st, key, opts...))...)
+			st := rpctest.NewStore(t)
+			client := serve(t, &s, append(slices.Clip(chain), build(name, st, key, opts...))...)
 			refused := func(want string, pairs ...string) {
 				t.Helper()
 				var trailer metadata.MD
@@ -87,9 +93,7 @@ func TestRefusalsHaveOnePushback(t *testing.T) {
 				}
 			}
 			refused("-1")
-			for _, op := range stores {
-				st.Break(op, storetest.Down)
-			}
+			st.Break(storetest.Any, storetest.Down)
 			refused("1000", "x-key", "a")
 			s.ran(t, 0)
 		}
@@ -100,7 +104,7 @@ func TestRefusalsHaveOnePushback(t *testing.T) {
 func TestRefusedStreamIsRepeated(t *testing.T) {
 	const pause = 50 * time.Millisecond
 	var s service
-	limiter := newLimiter(t, newStore(t), plenty)
+	limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), rpctest.Plenty)
 	var at []time.Time
 	refuses := grpcmw.Interceptors{Stream: func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if at = append(at, time.Now()); len(at) == 1 {
@@ -109,7 +113,7 @@ func TestRefusedStreamIsRepeated(t *testing.T) {
 		return handler(srv, ss)
 	}}
 	client := dial(t, listen(t, &s, refuses, ratelimit.New(limiter, grpcmw.Global())), retrying)
-	if n, err := sendMessages(t.Context(), t, client, 3); n != 3 || !errors.Is(err, io.EOF) {
+	if n, err := rpctest.SendMessages(t.Context(), t, tableClient{client}, 3); n != 3 || !errors.Is(err, io.EOF) {
 		t.Fatalf("%d messages, %v", n, err)
 	}
 	if len(at) != 2 || at[1].Sub(at[0]) < pause {
@@ -134,13 +138,13 @@ func TestWhatNoClientRepeats(t *testing.T) {
 		runs  int64
 	}{
 		"without a key": {chain: func(t *testing.T) []grpcmw.Interceptors {
-			return []grpcmw.Interceptors{exclusive.New(newLocker(t, newStore(t)), byKey)}
+			return []grpcmw.Interceptors{exclusive.New(rpctest.NewLocker(t, rpctest.NewStore(t)), byKey)}
 		}, want: codes.InvalidArgument},
 		"another status": {chain: func(t *testing.T) []grpcmw.Interceptors {
-			return []grpcmw.Interceptors{ratelimit.New(newLimiter(t, newStore(t), plenty), byKey, unavailable)}
+			return []grpcmw.Interceptors{ratelimit.New(rpctest.NewLimiter(t, rpctest.NewStore(t), rpctest.Plenty), byKey, unavailable)}
 		}, want: codes.Unavailable},
 		"a guarded stream": {chain: func(t *testing.T) []grpcmw.Interceptors {
-			return []grpcmw.Interceptors{idempotency.New(newGuard(t, newStore(t)), grpcmw.Unscoped(), policy.Required())}
+			return []grpcmw.Interceptors{idempotency.New(rpctest.NewGuard(t, rpctest.NewStore(t)), grpcmw.Unscoped(), policy.Required())}
 		}, call: func(ctx context.Context, client things.ThingsClient) error {
 			_, err := must(client.Watch(ctx, &things.MakeRequest{})).Recv()
 			return err
@@ -153,7 +157,7 @@ func TestWhatNoClientRepeats(t *testing.T) {
 				return nil, nil //nolint:nilnil // the mistake
 			}},
 			chain: func(t *testing.T) []grpcmw.Interceptors {
-				return []grpcmw.Interceptors{exclusive.New(newLocker(t, newStore(t)), byID)}
+				return []grpcmw.Interceptors{exclusive.New(rpctest.NewLocker(t, rpctest.NewStore(t)), grpcmw.ByField("id"))}
 			}, want: codes.Unavailable, runs: 1},
 		"a message over the limit": {
 			s: &service{talk: func(stream grpc.BidiStreamingServer[things.MakeRequest, things.Thing]) error {
@@ -164,7 +168,7 @@ func TestWhatNoClientRepeats(t *testing.T) {
 				}
 			}},
 			chain: func(t *testing.T) []grpcmw.Interceptors {
-				limiter := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
+				limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), tokenbucket.PerHour(1))
 				return []grpcmw.Interceptors{ratelimit.New(limiter, grpcmw.Global(), ratelimit.PerMessage())}
 			},
 			call: func(ctx context.Context, client things.ThingsClient) error {
@@ -176,7 +180,7 @@ func TestWhatNoClientRepeats(t *testing.T) {
 				return err
 			}, want: codes.ResourceExhausted, runs: 1},
 		"an answer with a header": {chain: func(t *testing.T) []grpcmw.Interceptors {
-			limiter := newLimiter(t, newStore(t), plenty)
+			limiter := rpctest.NewLimiter(t, rpctest.NewStore(t), rpctest.Plenty)
 			ok(t, limiter.Hold(t.Context(), "global", time.Minute))
 			marks := grpcmw.Interceptors{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 				ok(t, grpc.SetHeader(ctx, metadata.Pairs("x-request-id", "1")))

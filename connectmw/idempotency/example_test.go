@@ -70,7 +70,8 @@ func Example_checkout() {
 	// invalid_argument
 }
 
-// A client that gives each call a key of its own, under which interceptors behind it repeat the call.
+// A client that gives each call a key of its own, under which interceptors behind it repeat the
+// call.
 func ExampleNewClient() {
 	orders, err := guard.New(memstore.New(), "checkout")
 	if err != nil {

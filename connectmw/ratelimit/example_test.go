@@ -19,8 +19,8 @@ import (
 
 type handler = func(context.Context, *connect.Request[wrapperspb.StringValue]) (*connect.Response[emptypb.Empty], error)
 
-// serve starts a server whose methods have this handler behind interceptors. It returns a function that
-// calls a method, and returns its code.
+// serve starts a server whose methods have this handler behind interceptors. It returns a function
+// that calls a method, and returns its code.
 func serve(h handler, chain ...connect.Interceptor) (call func(procedure, text string) string, closed func()) {
 	methods := http.NewServeMux()
 	for _, procedure := range []string{"/shop.Shop/Search", "/shop.Shop/Checkout"} {

@@ -9,7 +9,7 @@
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
 //   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
 //     [RunOn] for PostgreSQL, and [RunLeases] for etcd and ZooKeeper, which have locks and permits
-//     alone), and grpcmw does so with a table of its own;
+//     alone), and grpcmw and connectmw do so with the table of package rpctest;
 //   - gin, echo v4 and v5, and fiber run on Redis the rows in which a request waits for its store, or
 //     ends before the store replies ([RunWaits]).
 //
