@@ -69,6 +69,7 @@ func TestRouters(t *testing.T) {
 	for name, serve := range map[string]func(t *testing.T, limiter *tokenbucket.Limiter, carts *lock.Locker) (url string){
 		"chi":         served(onChi),
 		"gorilla/mux": served(onGorilla),
+		"fiber":       servedByFiber,
 		"Kratos":      served(func(l *tokenbucket.Limiter, carts *lock.Locker) http.Handler { return onKratos(l, carts) }),
 		"Hertz": func(t *testing.T, limiter *tokenbucket.Limiter, carts *lock.Locker) string {
 			listener := must(net.Listen("tcp", "127.0.0.1:0"))
