@@ -34,7 +34,7 @@ func (a *acquisition) judge(ctx context.Context, found *seen, on *lease, sent ti
 			reply.Waiting--
 			s.mu.Lock()
 			a.of.hang(on)
-			a.of.stage = waiting // so that it leaves no tombstone
+			a.of.stage, a.of.entry = waiting, e // so that it leaves no tombstone
 			s.condemn(a.of)
 			s.mu.Unlock()
 			s.settle(ctx, a.path)

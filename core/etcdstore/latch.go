@@ -78,7 +78,7 @@ func (s *Store) CountDownLatch(ctx context.Context, req store.LatchRequest, part
 		case arrived < 0: // another process was faster
 			continue
 		case arrived > store.MaxParticipants:
-			if _, err := s.removeOne(ctx, of); err != nil {
+			if _, err := s.remove(ctx, []deletion{{at: of, created: revision}}); err != nil {
 				return 0, err
 			}
 			return 0, fmt.Errorf("%w: a latch has at most %d participants", store.ErrFull, store.MaxParticipants)

@@ -152,10 +152,7 @@ func (s *Store) expire(r *request, now time.Time) bool {
 
 // condemn ends a request, and deletes its entry in the background. The caller holds mu.
 func (s *Store) condemn(r *request) {
-	c := &condemned{at: r.of.path + r.req.ID, lease: r.lease, done: make(chan struct{})}
-	if r.late || r.stage == asked {
-		c.tombstone = s.tombstone(r.of.path, r.req.ID)
-	}
+	c := &condemned{deletion: s.deletionOf(r), lease: r.lease, done: make(chan struct{})}
 	s.endRequest(r, nil)
 	s.sentence(c)
 }

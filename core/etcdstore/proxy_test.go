@@ -31,14 +31,24 @@ type proxy struct {
 	losses   map[string]loss
 	seen     map[string]int
 	refusals map[string]error // of calls, which do not reach the server
-	noEvents bool             // of watches
-	dropped  int              // events
+	kept     map[string]*kept
+	noEvents bool // of watches
+	dropped  int  // events
 }
 
 // loss is what becomes of the replies to calls, which the server has carried out.
 type loss struct {
 	left   int
 	silent bool // there is no reply; else the call ends with an error
+}
+
+// kept is a call that is kept from the server.
+type kept struct {
+	left   int // calls of the name until it is there
+	f      func()
+	method string
+	md     metadata.MD
+	frame  frame
 }
 
 // frame is a message that is passed on.
@@ -77,7 +87,7 @@ func newProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{address: listener.Addr().String(), to: to, losses: map[string]loss{}, refusals: map[string]error{}, seen: map[string]int{}}
+	p := &proxy{address: listener.Addr().String(), to: to, losses: map[string]loss{}, refusals: map[string]error{}, seen: map[string]int{}, kept: map[string]*kept{}}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(frames{}), grpc.UnknownServiceHandler(p.handle))
 	go func() { _ = p.server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -99,6 +109,59 @@ func (p *proxy) refuse(call string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refusals[call] = err
+}
+
+// keep keeps the nth of the next calls of a name: f is called, and then the call ends with an error. It
+// reaches the server when arrive is called, which returns after the reply.
+func (p *proxy) keep(t testing.TB, call string, n int, f func()) (arrive func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := &kept{left: n, f: f}
+	p.kept[call] = k
+	return func() {
+		t.Helper()
+		if k.method == "" {
+			t.Fatalf("there were too few calls of %s", call)
+		}
+		stream, err := p.to.NewStream(metadata.NewOutgoingContext(t.Context(), k.md), &grpc.StreamDesc{}, k.method)
+		if err == nil {
+			err = stream.SendMsg(&k.frame)
+		}
+		if err == nil {
+			err = stream.CloseSend()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reply frame
+		if err := stream.RecvMsg(&reply); err != nil {
+			t.Logf("the reply to a late call: %v", err)
+		}
+	}
+}
+
+// keeps takes a call that is to be kept.
+func (p *proxy) keeps(name, method string, in grpc.ServerStream) (bool, error) {
+	p.mu.Lock()
+	k := p.kept[name]
+	if k != nil {
+		if k.left--; k.left > 0 {
+			k = nil
+		} else {
+			delete(p.kept, name)
+		}
+	}
+	p.mu.Unlock()
+	if k == nil {
+		return false, nil
+	}
+	if err := in.RecvMsg(&k.frame); err != nil {
+		return true, err
+	}
+	k.md, _ = metadata.FromIncomingContext(in.Context())
+	k.method = method
+	k.f()
+	return true, status.Error(codes.Unavailable, "the connection is cut")
 }
 
 // dropEvents drops the events of watches from now on, or no longer, and keeps their streams.
@@ -161,6 +224,9 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	p.mu.Unlock()
 	if refusal != nil {
 		return refusal
+	}
+	if ok, err := p.keeps(name, method, in); ok {
+		return err
 	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()

@@ -27,14 +27,13 @@ func isFull(err error) bool { return errors.Is(err, store.ErrFull) }
 
 // releasing is one reference of a release.
 type releasing struct {
-	ref       store.LeaseRef
-	at        string
-	tombstone string // "" unless an acquire may be in flight
-	held      bool   // until now, with its fence, as this process knows
-	lease     *lease
+	deletion
+	ref   store.LeaseRef
+	held  bool // until now, with its fence, as this process knows
+	lease *lease
 }
 
-// ReleaseLeases implements store.Leases: one deletion, or a transaction for each 60 of them. If the server
+// ReleaseLeases implements store.Leases: a transaction for each 60 of them. If the server
 // does not reply, the entries are deleted in the background as soon as it does.
 func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]store.ReleaseOutcome, error) {
 	outcomes := make([]store.ReleaseOutcome, len(refs))
@@ -52,7 +51,7 @@ func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 		if err := s.sendReleases(ctx, part, outcomes[from:]); err != nil {
 			s.mu.Lock()
 			for _, r := range all[from:] {
-				s.sentence(&condemned{at: r.at, tombstone: r.tombstone, lease: r.lease, done: make(chan struct{})})
+				s.sentence(&condemned{deletion: r.deletion, lease: r.lease, done: make(chan struct{})})
 			}
 			s.mu.Unlock()
 			return outcomes, err
@@ -72,7 +71,7 @@ func (s *Store) ready(ctx context.Context) error {
 // release ends a request in this process. The caller holds mu.
 func (s *Store) release(ref store.LeaseRef) releasing {
 	path := s.path(ref.Name, ref.Key)
-	out := releasing{ref: ref, at: path + ref.ID}
+	out := releasing{ref: ref, deletion: deletion{at: path + ref.ID}}
 	r := s.find(path, ref.ID)
 	if r == nil {
 		s.withdraw(ref.ID)
@@ -80,9 +79,7 @@ func (s *Store) release(ref store.LeaseRef) releasing {
 	}
 	out.lease = r.lease
 	out.held = r.stage == holding && time.Now().Before(r.ends) && (ref.Fence == 0 || ref.Fence == r.entry.firstFence())
-	if r.late || r.stage == asked {
-		out.tombstone = s.tombstone(path, ref.ID)
-	}
+	out.deletion = s.deletionOf(r)
 	if r.stage != holding {
 		s.withdraw(ref.ID)
 	}
@@ -91,15 +88,11 @@ func (s *Store) release(ref store.LeaseRef) releasing {
 }
 
 func (s *Store) sendReleases(ctx context.Context, part []releasing, outcomes []store.ReleaseOutcome) error {
-	gone := make([]string, len(part))
-	var tombstones []string
+	gone := make([]deletion, len(part))
 	for i, r := range part {
-		gone[i] = r.at
-		if r.tombstone != "" {
-			tombstones = append(tombstones, r.tombstone)
-		}
+		gone[i] = r.deletion
 	}
-	found, err := s.remove(ctx, gone, tombstones)
+	found, err := s.remove(ctx, gone)
 	if err != nil {
 		return err
 	}

@@ -120,5 +120,5 @@ func (s *Store) read(at, path string) {
 	s.wasRevoked(path, at[strings.LastIndexByte(at, '/')+1:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sentence(&condemned{at: at, done: make(chan struct{})})
+	s.sentence(&condemned{deletion: deletion{at: at}, done: make(chan struct{})})
 }

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,10 +13,28 @@ import (
 // condemned is an entry that is to be deleted, whatever becomes of the call that has ended it: the
 // process's other entries keep its lease alive.
 type condemned struct {
+	deletion
+	lease *lease // that it hangs on
+	done  chan struct{}
+}
+
+// deletion is the deletion of an entry. Its request may be repeated, and reach the server when the same
+// request has a new entry: one that has lost its place is queued anew with its ID. So it takes the entry
+// of one revision. Unless that is not known: then the ID is not used again, by its tombstone, or since
+// the process withdraws it.
+type deletion struct {
 	at        string
+	created   int64  // the revision; 0 for any
 	tombstone string // the key of one that it leaves; "" for none
-	lease     *lease // that it hangs on
-	done      chan struct{}
+}
+
+// deletionOf returns the deletion of a request's entry. The caller holds mu.
+func (s *Store) deletionOf(r *request) deletion {
+	d := deletion{at: r.of.path + r.req.ID, created: r.entry.Created}
+	if r.late || r.stage == asked {
+		d.created, d.tombstone = 0, s.tombstone(r.of.path, r.req.ID)
+	}
+	return d
 }
 
 // sentence deletes an entry soon. The caller holds mu.
@@ -37,15 +56,11 @@ func (s *Store) sweep() {
 		if len(batch) == 0 {
 			return
 		}
-		gone := make([]string, len(batch))
-		var tombstones []string
+		gone := make([]deletion, len(batch))
 		for i, c := range batch {
-			gone[i] = c.at
-			if c.tombstone != "" {
-				tombstones = append(tombstones, c.tombstone)
-			}
+			gone[i] = c.deletion
 		}
-		if _, err := s.remove(s.life, gone, tombstones); err == nil {
+		if _, err := s.remove(s.life, gone); err == nil {
 			s.swept(batch)
 			pause.Reset()
 		} else if !backoff.Sleep(s.life, pause.Next()) {
@@ -139,28 +154,56 @@ type removed struct {
 }
 
 // remove deletes entries, and leaves tombstones. A server without room refuses transactions, also those
-// that only delete, but not the deletion of a key; then there are no tombstones.
-func (s *Store) remove(ctx context.Context, gone, tombstones []string) (removed, error) {
+// that only delete, but not the deletion of a key, of any revision; then there are no tombstones.
+func (s *Store) remove(ctx context.Context, gone []deletion) (removed, error) {
 	var on clientv3.LeaseID
-	if len(tombstones) > 0 {
+	full := false
+	if slices.ContainsFunc(gone, func(d deletion) bool { return d.tombstone != "" }) {
 		var err error
 		if on, err = s.leases.forTombstones(ctx); err != nil && !isFull(err) {
 			return removed{}, err
-		} else if err != nil {
-			tombstones = nil
+		}
+		full = err != nil
+	}
+	var found removed
+	var err error
+	if !full {
+		found, err = s.removeAll(ctx, gone, on)
+	}
+	switch {
+	case found.lost:
+		s.leases.noGraves(on)
+		return s.remove(ctx, gone)
+	case !full && !isFull(err):
+		return found, err
+	}
+	found = removed{}
+	for _, d := range gone {
+		one, err := s.removeOne(ctx, d.at)
+		if err != nil {
+			return removed{}, err
+		}
+		found.before, found.repeated = append(found.before, one.before...), found.repeated || one.repeated
+	}
+	return found, nil
+}
+
+// removeAll is remove in one transaction, with tombstones on a lease.
+func (s *Store) removeAll(ctx context.Context, gone []deletion, on clientv3.LeaseID) (removed, error) {
+	steps := make([]clientv3.Op, 0, 2*len(gone))
+	for _, d := range gone {
+		step := clientv3.OpDelete(d.at, clientv3.WithPrevKV())
+		if d.created != 0 {
+			step = clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(d.at), "=", d.created)}, []clientv3.Op{step}, nil)
+		}
+		steps = append(steps, step)
+	}
+	for _, d := range gone {
+		if d.tombstone != "" {
+			steps = append(steps, clientv3.OpPut(d.tombstone, "", clientv3.WithLease(on)))
 		}
 	}
-	if len(gone) == 1 && len(tombstones) == 0 {
-		return s.removeOne(ctx, gone[0])
-	}
-	steps := make([]clientv3.Op, 0, len(gone)+len(tombstones))
-	for _, at := range gone {
-		steps = append(steps, clientv3.OpDelete(at, clientv3.WithPrevKV()))
-	}
-	for _, at := range tombstones {
-		steps = append(steps, clientv3.OpPut(at, "", clientv3.WithLease(on)))
-	}
-	found, err := run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (removed, error) {
+	return run(ctx, s, opRelease, func(ctx context.Context, repeated bool) (removed, error) {
 		reply, err := s.client.Txn(ctx).Then(steps...).Commit()
 		if isLeaseGone(err) {
 			return removed{lost: true}, nil // an answer, and no failure
@@ -168,29 +211,24 @@ func (s *Store) remove(ctx context.Context, gone, tombstones []string) (removed,
 		if err != nil {
 			return removed{}, err
 		}
-		s.telemetry.Batch(ctx, len(gone))
+		if len(gone) > 1 {
+			s.telemetry.Batch(ctx, len(gone))
+		}
 		found := removed{repeated: repeated}
-		for i := range gone {
-			found.before = append(found.before, previous(reply.Responses[i].GetResponseDeleteRange().PrevKvs))
+		for i, d := range gone {
+			step := reply.Responses[i]
+			if d.created != 0 {
+				of := step.GetResponseTxn()
+				if !of.Succeeded {
+					found.before = append(found.before, nil)
+					continue
+				}
+				step = of.Responses[0]
+			}
+			found.before = append(found.before, previous(step.GetResponseDeleteRange().PrevKvs))
 		}
 		return found, nil
 	})
-	if found.lost {
-		s.leases.noGraves(on)
-		return s.remove(ctx, gone, tombstones)
-	}
-	if !isFull(err) {
-		return found, err
-	}
-	found = removed{}
-	for _, at := range gone {
-		one, err := s.removeOne(ctx, at)
-		if err != nil {
-			return removed{}, err
-		}
-		found.before, found.repeated = append(found.before, one.before...), found.repeated || one.repeated
-	}
-	return found, nil
 }
 
 func (s *Store) removeOne(ctx context.Context, at string) (removed, error) {

@@ -44,6 +44,50 @@ func TestAnEntryThatIsBeingDeleted(t *testing.T) {
 	release(t, s, next)
 }
 
+// A deletion whose first try reaches the server late, after the second one, does not take the entry that
+// the request has since.
+func TestALateDeletion(t *testing.T) {
+	t.Parallel()
+	server, prefix := etcdtest.Shared(t), WithPrefix(newPrefix())
+	p := newProxy(t, server.Addr())
+	other, s := open(t, connect(t, server.URL()), prefix), open(t, connect(t, p.address), prefix)
+	for _, keys := range [][]string{{"k"}, {"k1", "k2"}} {
+		var holds, waiters []store.LeaseRequest
+		var fences []int64
+		for _, key := range keys {
+			hold, next := newRequest(key, 0), newRequest(key, 0)
+			acquire(t, other, hold, store.Granted)
+			next.Place = acquire(t, s, next, store.Queued).Place
+			holds, waiters = append(holds, hold), append(waiters, next)
+		}
+		s.mu.Lock()
+		s.sweeping = true // by the call below, of all at once
+		for _, w := range waiters {
+			s.condemn(s.find(s.path(w.Name, w.Key), w.ID)) // as of one that no call awaits
+		}
+		s.mu.Unlock()
+		arrive := p.keep(t, "Txn", 1, func() {})
+		s.sweep()
+		for i, w := range waiters {
+			granted := await(t.Context(), s, w)
+			release(t, other, holds[i])
+			fences = append(fences, receive(t, granted, "a request that was queued anew").grant.Fence)
+		}
+		for i, w := range waiters {
+			if held, err := s.RenewLeases(t.Context(), []store.LeaseRef{w.Ref(fences[i])}); err != nil || !held[0] {
+				t.Fatalf("RenewLeases: %v, %v", held, err)
+			}
+		}
+		arrive()
+		for i, w := range waiters {
+			if held, err := s.VerifyLease(t.Context(), w.Ref(fences[i])); err != nil || !held {
+				t.Errorf("of %d keys, %s is not held: %v, %v", len(keys), w.Key, held, err)
+			}
+			release(t, s, w)
+		}
+	}
+}
+
 // The server loses the lease of tombstones: releases and revocations that leave something on it get another.
 func TestALostLeaseOfTombstones(t *testing.T) {
 	t.Parallel()
