@@ -41,7 +41,7 @@ var (
 	opLease    = operation{name: "keep_alive"}                 // of a new request
 	opWatch    = operation{name: "watch"}
 	operations = []string{
-		opAcquire.name, opRelease.name, opRenew.name, opInspect.name, opLatch.name, opPing.name, opKeep.name, opWatch.name,
+		opAcquire.name, opRelease.name, opRenew.name, opInspect.name, opLatch.name, opDocuments.name, opPing.name, opKeep.name, opWatch.name,
 	}
 )
 

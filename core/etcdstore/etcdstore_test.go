@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testpace.InShort("^Test(Leases|Latches)$") // the contract
+	testpace.InShort("^Test(Leases|Latches|Documents)$") // the contract
 	etcdtest.Main(m)
 }
 

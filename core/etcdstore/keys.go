@@ -13,9 +13,10 @@ import (
 //	x/KEY/ID       a tombstone: the ID was released while its request was in flight
 //	i/PROCESS/ID   the inbox of a process: a hold that another process has revoked
 //	c/NAME         a latch, and c/NAME/PARTICIPANT its participants
+//	d/SPACE/NAME   a document
 //	fence          the base of fences
 //
-// Names, keys and participants are digests, since they may have any bytes.
+// Names, keys, participants and spaces are digests, since they may have any bytes.
 
 // digest returns the digest that stands for a list of texts. No other list of texts has the same
 // encoding.

@@ -1,4 +1,4 @@
-// Package etcdstore keeps locks, semaphores and latches on etcd 3.4 or later. It has no token
+// Package etcdstore keeps locks, semaphores, latches and documents on etcd 3.4 or later. It has no token
 // buckets, guards or delayed tasks: a transaction of etcd reads no clock, and each write stays in its
 // history until that is compacted.
 //
@@ -32,8 +32,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
-// Store is a store.Leases and a store.Latches on etcd, with all of their abilities. All methods may
-// be called concurrently.
+// Store is a store.Leases, a store.Latches and a store.Documents on etcd, with all of their abilities. All
+// methods may be called concurrently.
 //
 // The entries of a process hang on leases of etcd that they share: one of 5 s for requests that wait,
 // and for the first moments of holds; and one for each TTL in use, a second longer than that. While
@@ -42,7 +42,8 @@ import (
 //
 // The store ends its own holds in time, to the millisecond. What a process holds that dies ends with
 // its lease on the server: after its TTL, and up to two seconds more; after a change of the leader
-// later, since the new one counts leases anew.
+// later, since the new one counts leases anew. A document has a lease of its own, so that it outlives the
+// process, and ends in the same way.
 type Store struct {
 	config  config
 	client  *clientv3.Client
@@ -62,6 +63,7 @@ type Store struct {
 	lost   hooks.Listeners
 	inbox  sync.Once // starts the watch of the inbox
 	opened openings
+	ends   documentEnds
 
 	mu        sync.Mutex
 	keys      map[string]*key // with requests of this process
@@ -82,6 +84,7 @@ var (
 	_ store.LeaseLister     = (*Store)(nil)
 	_ store.LeaseRevoker    = (*Store)(nil)
 	_ store.Latches         = (*Store)(nil)
+	_ store.Documents       = (*Store)(nil)
 	_ store.Checker         = (*Store)(nil)
 	_ namesake.Store        = (*Store)(nil)
 )
@@ -109,7 +112,8 @@ func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = pref
 // database cannot test guesses of addresses or user names. Every process needs the same secret.
 //
 // Without it etcd has the keys of locks and semaphores in use as text. With it the Key of a
-// store.LeaseState from ListLeases is the hash. The labels of holders are text in either case.
+// store.LeaseState from ListLeases is the hash. The labels of holders, and names and data of documents,
+// are text in either case.
 func WithSecret(secret []byte) Option {
 	return func(c *config) { c.secret = append([]byte(nil), secret...) }
 }
@@ -153,7 +157,7 @@ func New(c *clientv3.Client, opts ...Option) (*Store, error) {
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.leases.store = s
-	s.opened.store = s
+	s.opened.store, s.ends.store = s, s
 	s.breaker = breaker.New(breaker.Config{
 		Server: "etcd", Address: strings.Join(c.Endpoints(), ","), Logger: config.logger,
 		Probe: s.probe, IsDecisive: isDecisive, Explain: func(failure error) error { return failure },
@@ -224,6 +228,7 @@ func (s *Store) Close() error {
 		s.breaker.Stop()
 		s.stopTimers()
 		s.opened.stop()
+		s.ends.stop()
 		ending, stop := context.WithTimeout(context.Background(), closeTimeout)
 		defer stop()
 		_ = s.running.Wait(ending)

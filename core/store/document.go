@@ -9,15 +9,16 @@ import (
 )
 
 // Documents keeps small texts by space and name, for people and for rules. core/memstore,
-// core/redisstore and core/pgstore implement it; storetest.Documents is the suite that every
-// implementation must pass. A caller that has another store finds it with [As].
+// core/redisstore, core/pgstore and core/etcdstore implement it; storetest.Documents is the suite that
+// every implementation must pass. A caller that has another store finds it with [As].
 //
 // A document has a version, a positive number. Each put of other data makes a version that is larger
 // than every earlier one of the name, also after the document was removed or has expired. Puts and
 // removes can name the version that the caller has seen, and then change no other one.
 //
 // Every method is one atomic step for each document. Times are durations, counted by the store's
-// own clock. Errors match ErrUnavailable, ErrInvalidDocument, or are the context's.
+// own clock; ages on etcd, which tells no time, by that of the process which has put the document.
+// Errors match ErrUnavailable, ErrInvalidDocument, or are the context's.
 type Documents interface {
 	// PutDocument writes a document, and returns its version and true, if req.Version allows it:
 	//   - [AnyVersion]: always. The last put counts, and each makes a version.

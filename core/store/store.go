@@ -4,8 +4,8 @@
 // need only its errors.
 //
 // core/memstore, core/redisstore and core/pgstore implement all interfaces, and core/etcdstore those
-// of locks, semaphores and latches. A store may implement
-// one of them alone; core/storetest has a test suite for each.
+// of locks, semaphores, latches and documents. A store may implement one of them alone;
+// core/storetest has a test suite for each.
 //
 // An interface of a mechanism has the methods that the mechanism cannot do without. Further
 // abilities are small interfaces of their own, such as [LeaseLister], which a mechanism finds by

@@ -64,8 +64,8 @@ func comparedPut(t *testing.T, h Harness[store.Documents]) {
 	inTime(t, 200*time.Millisecond, func(ttl time.Duration) (late bool) { // a refused put does not renew
 		req := s.request("b", "one", store.AnyVersion)
 		req.TTL = ttl
-		s.puts(req)
 		began := time.Now()
+		s.puts(req)
 		_, ok, err := s.store.PutDocument(background(), s.request("b", "one", store.NoDocument))
 		if err != nil || ok {
 			if time.Since(began) >= ttl {

@@ -21,7 +21,7 @@ const promisesHead = `# What every store promises
 
 Each line is a test of ` + "`core/storetest`" + `, which runs on memory, miniredis, Redis, Redis Cluster and PostgreSQL, and passes on
 each of them, with no exception; the tests of crashes run where processes share a store, on Redis and PostgreSQL. etcd
-passes those of locks, semaphores, latches and crashes, and a quorum some of those of locks, with
+passes those of locks, semaphores, latches, documents and crashes, and a quorum some of those of locks, with
 [exceptions](#exceptions). The page is printed from the tests: ` + "`go test ./core/storetest -run TestPromises -update`" + `.
 `
 
