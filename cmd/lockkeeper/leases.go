@@ -16,7 +16,7 @@ type leaseKind struct {
 	kind, noun string
 	listing    func(context.Context, any, string) (inspect.Listing[inspect.Key], error)
 	look       func(ctx context.Context, st any, name, key string) (inspect.Key, error)
-	find       func(ctx context.Context, st store.Store, name, keyID string) (inspect.Key, bool, error)
+	find       func(ctx context.Context, st store.Documents, name, keyID string) (inspect.Key, bool, error)
 }
 
 var (

@@ -117,7 +117,7 @@ func CheckWhy(why string) error {
 // returns the outcome, and an error if that is Failed or Unconfirmed, or if the log could not be
 // written. An action that is invalid is not logged. The end of ctx does not end an action: half of one
 // would be left, and no log.
-func Do(ctx context.Context, st store.Store, a Action) (Outcome, error) {
+func Do(ctx context.Context, st store.Documents, a Action) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), slowest)
 	defer cancel()
 	a.Why, a.Operator = OneLine(a.Why), OneLine(a.Operator)
@@ -169,7 +169,7 @@ func (a *Action) KeyID() string {
 	return KeyID(a.Key)
 }
 
-func carryOut(ctx context.Context, st store.Store, a *Action) (done bool, err error) {
+func carryOut(ctx context.Context, st store.Documents, a *Action) (done bool, err error) {
 	switch a.Kind {
 	case ReleaseLock:
 		return revoke(ctx, st, store.LockKind+a.Name, a)
@@ -189,7 +189,7 @@ func carryOut(ctx context.Context, st store.Store, a *Action) (done bool, err er
 	return false, fmt.Errorf("%w: %q is none", ErrInvalid, a.Kind)
 }
 
-func revoke(ctx context.Context, st store.Store, name string, a *Action) (bool, error) {
+func revoke(ctx context.Context, st store.Documents, name string, a *Action) (bool, error) {
 	able, err := store.As[store.LeaseRevoker](st)
 	if err != nil {
 		return false, err
@@ -197,7 +197,7 @@ func revoke(ctx context.Context, st store.Store, name string, a *Action) (bool, 
 	return able.RevokeLease(ctx, name, a.Key, a.Fence)
 }
 
-func limit(ctx context.Context, st store.Store, a *Action) (bool, error) {
+func limit(ctx context.Context, st store.Documents, a *Action) (bool, error) {
 	limiter, free, err := Limiter(ctx, st, a.Name)
 	if err != nil {
 		return false, err
@@ -211,7 +211,7 @@ func limit(ctx context.Context, st store.Store, a *Action) (bool, error) {
 	return err == nil, err
 }
 
-func resolve(ctx context.Context, st store.Store, a *Action) (bool, error) {
+func resolve(ctx context.Context, st store.Documents, a *Action) (bool, error) {
 	if a.Resolve == nil {
 		return false, fmt.Errorf("%w: no resolution", ErrInvalid)
 	}
@@ -239,7 +239,7 @@ func resolve(ctx context.Context, st store.Store, a *Action) (bool, error) {
 	return err == nil, err
 }
 
-func task(ctx context.Context, st store.Store, a *Action) (bool, error) {
+func task(ctx context.Context, st store.Documents, a *Action) (bool, error) {
 	seen, found, err := inspect.Task(ctx, st, a.Name, a.Key)
 	if err != nil || !found || seen.TaskID != a.Version {
 		return false, err

@@ -9,20 +9,24 @@ import (
 
 // FindLock returns the lock whose key has an ID, as it is now. It reports false if the lock is not in
 // use. It lists the locks of the name.
-func FindLock(ctx context.Context, st store.Store, name, keyID string) (inspect.Key, bool, error) {
+func FindLock(ctx context.Context, st store.Documents, name, keyID string) (inspect.Key, bool, error) {
 	return findLease(ctx, st, store.LockKind, name, keyID, inspect.Lock)
 }
 
 // FindSemaphore is FindLock for a semaphore.
-func FindSemaphore(ctx context.Context, st store.Store, name, keyID string) (inspect.Key, bool, error) {
+func FindSemaphore(ctx context.Context, st store.Documents, name, keyID string) (inspect.Key, bool, error) {
 	return findLease(ctx, st, store.SemaphoreKind, name, keyID, inspect.Semaphore)
 }
 
 func findLease(
-	ctx context.Context, st store.Store, kind, name, keyID string,
+	ctx context.Context, st store.Documents, kind, name, keyID string,
 	look func(context.Context, any, string, string) (inspect.Key, error),
 ) (found inspect.Key, ok bool, err error) {
-	for state, err := range st.ListLeases(ctx, kind+name) {
+	able, err := store.As[store.LeaseLister](st)
+	if err != nil {
+		return found, false, err
+	}
+	for state, err := range able.ListLeases(ctx, kind+name) {
 		if err != nil {
 			return found, false, err
 		}
@@ -36,9 +40,13 @@ func findLease(
 
 // FindTask returns the task whose key has an ID, as it is now; the buried one if there is no other. It
 // reports false if there is none. It lists the tasks of the queue.
-func FindTask(ctx context.Context, st store.Store, queue, keyID string) (found inspect.DelayedTask, ok bool, err error) {
+func FindTask(ctx context.Context, st store.Documents, queue, keyID string) (found inspect.DelayedTask, ok bool, err error) {
+	able, err := store.As[store.TaskKeeper](st)
+	if err != nil {
+		return found, false, err
+	}
 	for _, buried := range []bool{true, false} {
-		for t, err := range st.ListTasks(ctx, queue, buried) {
+		for t, err := range able.ListTasks(ctx, queue, buried) {
 			if err != nil {
 				return found, false, err
 			}

@@ -20,9 +20,13 @@ import (
 //
 // The error matches ErrUnknownHere if there is none, and if other processes' limits depend on the key or
 // differ: a hold of one limit's bucket would not hold that of another.
-func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.Limiter, free func(), err error) {
+func Limiter(ctx context.Context, st store.Documents, name string) (l *tokenbucket.Limiter, free func(), err error) {
 	if own, ok := inspect.Limiter(st, name); ok {
 		return own, func() {}, nil
+	}
+	able, err := store.As[store.Buckets](st)
+	if err != nil {
+		return nil, nil, err
 	}
 	fleet, err := presence.Fleet(ctx, st)
 	if err != nil {
@@ -40,7 +44,7 @@ func Limiter(ctx context.Context, st store.Store, name string) (l *tokenbucket.L
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings[0])
 	}
-	l, err = tokenbucket.New(st, name, rule.Plan)
+	l, err = tokenbucket.New(able, name, rule.Plan)
 	if err == nil {
 		err = l.SetRule(rule)
 	}
@@ -103,11 +107,15 @@ func planOf(settings string) (tokenbucket.Plan, error) {
 // Guard returns a guard of a name: this process's own, or one with default settings, which can
 // inspect operations by their IDs, and resolve them without a result. The caller calls free when it
 // needs the guard no more.
-func Guard(st store.Store, name string, opts ...guard.Option) (g *guard.Guard, free func(), err error) {
+func Guard(st store.Documents, name string, opts ...guard.Option) (g *guard.Guard, free func(), err error) {
 	if own, ok := inspect.Guard(st, name); ok {
 		return own, func() {}, nil
 	}
-	g, err = guard.New(st, name, opts...)
+	able, err := store.As[store.Records](st)
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err = guard.New(able, name, opts...)
 	if err != nil {
 		return nil, nil, errors.Join(ErrInvalid, err)
 	}

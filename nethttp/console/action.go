@@ -213,7 +213,7 @@ func (q *request) asksLimit(of object, do deed) *actionData {
 }
 
 // actionOf reads an action from its form.
-func (q *request) actionOf(of object, do deed) (a operate.Action, st store.Store, err error) {
+func (q *request) actionOf(of object, do deed) (a operate.Action, st store.Documents, err error) {
 	a = operate.Action{Kind: do.kind, Name: of.name, Operator: q.operator.Name, Why: q.form.Get("why")}
 	if st, err = q.store(q.Context(), of); err != nil {
 		return a, nil, err

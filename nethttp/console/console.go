@@ -77,7 +77,7 @@ type config struct {
 	authorize func(*http.Request) (Operator, error)
 	readOnly  bool
 	showKeys  bool
-	others    []store.Store
+	others    []store.Documents
 	onAction  func(context.Context, Action) error
 	links     []link
 	rules     []inspect.RulesInspector
@@ -109,7 +109,7 @@ func ReadOnly() Option { return func(c *config) { c.readOnly = true } }
 func ShowKeys() Option { return func(c *config) { c.showKeys = true } }
 
 // Including also shows other stores of this process.
-func Including(stores ...store.Store) Option {
+func Including(stores ...store.Documents) Option {
 	return func(c *config) { c.others = append(c.others, stores...) }
 }
 
@@ -153,7 +153,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // Console is the handler. It may be mounted below any path that is stripped from the requests.
 type Console struct {
 	config
-	stores   []store.Store
+	stores   []store.Documents
 	presence *presence.Presence
 	fleet    fleet
 	crossing *http.CrossOriginProtection
@@ -161,12 +161,13 @@ type Console struct {
 }
 
 // New returns a console for the mechanisms of all processes that have the store, and calls
-// presence.Start for this one.
+// presence.Start for this one. A store without some of the mechanisms, such as core/etcdstore, has no
+// pages with them.
 //
 // docs/defaults.md has the default of every option, and what happens at its edge.
 //
 // It panics if neither [Authorize] nor [AllowAnyone] is given, and if the store or rules are nil.
-func New(st store.Store, opts ...Option) *Console {
+func New(st store.Documents, opts ...Option) *Console {
 	c := &Console{config: config{logger: slog.Default()}, crossing: http.NewCrossOriginProtection()}
 	option.Apply(&c.config, opts)
 	switch {
@@ -180,7 +181,7 @@ func New(st store.Store, opts ...Option) *Console {
 			panic("console: New: Rules: nil rules")
 		}
 	}
-	c.stores = append([]store.Store{st}, c.others...)
+	c.stores = append([]store.Documents{st}, c.others...)
 	var options []presence.Option
 	for _, other := range c.others {
 		options = append(options, presence.Including(other))

@@ -51,7 +51,7 @@ func (q *request) names(k *kind) view {
 }
 
 // storeOf returns the store that has the state of a row, or nil if only other processes have it.
-func (c *Console) storeOf(r *operate.Row) store.Store {
+func (c *Console) storeOf(r *operate.Row) store.Documents {
 	for _, p := range r.Parts {
 		if p.Process.ID == c.presence.ID() {
 			return c.stores[p.Mechanism.Store]
@@ -65,7 +65,7 @@ func (c *Console) storeOf(r *operate.Row) store.Store {
 
 // store returns the store that has the state of an object. A name that no living process has may have
 // left state in the console's store.
-func (q *request) store(ctx context.Context, of object) (store.Store, error) {
+func (q *request) store(ctx context.Context, of object) (store.Documents, error) {
 	if len(q.console.stores) == 1 {
 		return q.console.stores[0], nil
 	}
