@@ -53,14 +53,14 @@ func scrape(t *testing.T, registry *prometheus.Registry) scraped {
 
 // What a query is made of, as far as is needed to find the names in it. It is no parser of PromQL.
 var (
-	variables = regexp.MustCompile(`\[\$__rate_interval\]`)
+	variables = regexp.MustCompile(`\[\$__rate_interval\]|\boffset \$__rate_interval\b`)
 	grouping  = regexp.MustCompile(`\b(by|without)\s*\(([^)]*)\)`)
 	selector  = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)\s*(\{[^}]*\})?`)
 	matcher   = regexp.MustCompile(`^\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*"([^"]*)"\s*$`)
 	duration  = regexp.MustCompile(`\[[0-9]+[smhd]\]|\boffset [0-9]+[smhd]\b`)
 )
 
-var functions = []string{"sum", "max", "rate", "increase", "histogram_quantile", "or", "unless"}
+var functions = []string{"sum", "max", "rate", "increase", "last_over_time", "histogram_quantile", "and", "or", "unless"}
 
 // check checks that the metrics and labels of a query exist.
 func (s scraped) check(t *testing.T, where, query string) (names []string) {
