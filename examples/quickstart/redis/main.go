@@ -33,7 +33,7 @@ func main() {
 	defer store.Close()
 	findings, err := store.Check(context.Background())
 	if err != nil {
-		log.Print(err) // no server, or one that the store does not work with: calls fail until that is mended
+		log.Print("calls fail until this is mended: ", err) // no server, or one that the store cannot use
 	}
 	for _, finding := range findings {
 		log.Print(finding) // a setting that weakens a promise, and its remedy
