@@ -142,7 +142,7 @@ func serve(addr, redisURL, dsn string, to destination, c config, stdout, stderr 
 	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("-addr: %w", err)
+		return fmt.Errorf("-addr: %w; port 0 takes a free one", err)
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)

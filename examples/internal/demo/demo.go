@@ -99,7 +99,7 @@ func (p Program) serve(ctx context.Context, addr, redisURL string, stdout io.Wri
 func Serve(ctx context.Context, addr string, handler http.Handler, stdout io.Writer, remark string) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("-addr: %w", err)
+		return fmt.Errorf("-addr: %w; port 0 takes a free one", err)
 	}
 	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
