@@ -34,19 +34,34 @@ var _ store.Checker = (*Store)(nil)
 //     reply takes longer than the store's timeout: the remedy has the value for [WithTimeout].
 //   - The client keeps no idle connections (MinIdleConns) to a node that is more than a tenth of
 //     the timeout away: a burst of calls has to wait for connections.
+//
+// The error for a server that cannot be reached, or that refuses the client, ends with the remedy if
+// there is one.
 func (s *Store) Check(ctx context.Context) (found []store.Finding, err error) {
 	masters, err := s.redis.Masters(ctx)
 	if err != nil {
-		return nil, err
+		return nil, advise(err, err)
 	}
 	for _, master := range masters {
 		findings, err := s.checkNode(ctx, master)
 		if err != nil {
-			return nil, redisfault.Explain(err, false, false)
+			return nil, advise(redisfault.Explain(err, false, false), err)
 		}
 		found = append(found, findings...)
 	}
 	return found, nil
+}
+
+// advise adds the remedy for the cause of an error.
+func advise(err, cause error) error {
+	r, _ := redisfault.Find(cause)
+	if r.Remedy == "" && redisfault.IsUnreachable(cause) {
+		r.Remedy = "Start the server, or set its address in the client's options"
+	}
+	if r.Remedy == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, r.Remedy)
 }
 
 func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []store.Finding, err error) {

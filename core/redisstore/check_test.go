@@ -83,6 +83,28 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// The error for a server that the store cannot use says what to do.
+func TestCheckSaysTheRemedy(t *testing.T) {
+	t.Parallel()
+	locked, stopped := redistest.Start(t), redistest.Start(t)
+	configure(t, locked.Client(), "requirepass", "secret")
+	stopped.Stop()
+	for _, c := range []struct {
+		addr, password, remedy string
+		is                     error
+	}{
+		{locked.Addr(), "", "Set Username and Password", store.ErrMisconfigured},
+		{locked.Addr(), "wrong", "Set Username and Password", store.ErrMisconfigured},
+		{stopped.Addr(), "", "Start the server", store.ErrUnavailable},
+	} {
+		client := redis.NewClient(&redis.Options{Addr: c.addr, Password: c.password, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = client.Close() })
+		if _, err := newStore(t, client).Check(ctx()); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.remedy) {
+			t.Errorf("%s, password %q: %v; want %v, and %q", c.addr, c.password, err, c.is, c.remedy)
+		}
+	}
+}
+
 func TestCheckACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, durable...)
