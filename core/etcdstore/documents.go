@@ -169,7 +169,7 @@ func (s *Store) tryPut(ctx context.Context, req *store.DocumentRequest) (version
 		}
 		return reply, err
 	})
-	revision := int64(0)
+	var revision int64
 	switch {
 	case err != nil:
 		if ctx.Err() == nil && !errors.Is(err, store.ErrUnconfirmed) { // it was refused
