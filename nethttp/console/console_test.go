@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/semaphore"
 	"github.com/lockkeeper/lockkeeper/core/store"
 	"github.com/lockkeeper/lockkeeper/core/tokenbucket"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 	"github.com/lockkeeper/lockkeeper/nethttp/console"
 )
 
@@ -202,6 +203,36 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The number in the navigation is that of the content of Now, on its page and in what replaces that.
+func TestNumberOfWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	st := memstore.New()
+	defer st.Close()
+	open(t, st, "shop", "key").fill(t, "key")
+	v := serve(t, st, console.AllowAnyone())
+	part := func(expression, page string) string {
+		found := regexp.MustCompile(expression).FindStringSubmatch(page)
+		if found == nil {
+			t.Fatalf("no %s in\n%s", expression, page)
+		}
+		return found[1]
+	}
+	testpace.Eventually(t, 20*time.Second, "what waits for a person", func() bool {
+		page, fragment := v.page(""), v.get("?fragment=1")
+		number := part(`<span id="wrong">(\d+)</span>`, page)
+		for text, number := range map[string]string{page: number, fragment.body: fragment.header.Get("Lockkeeper-Wrong")} {
+			told := part(`<p class="sentence">(\d* ?)[^<]*</p>`, text)
+			if want := strings.TrimSpace(told); want != number && (want != "" || number != "0") {
+				t.Errorf("%s wrong beside %s", number, part(`(<p class="sentence">.*</p>)`, text))
+			}
+		}
+		if hidden := strings.Contains(page, `<span class="wrong" hidden>`); hidden != (number == "0") {
+			t.Errorf("%s wrong are hidden: %t", number, hidden)
+		}
+		return number != "0"
+	})
 }
 
 // Every page of every kind of mechanism is there, by links from the first one alone, as a page and as

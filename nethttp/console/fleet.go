@@ -135,7 +135,7 @@ func (f *fleet) wrong() int {
 	if f.watching.at.After(last.at.Add(-time.Minute)) {
 		last = f.watching
 	}
-	return operate.Wrong(last.troubles) + operate.Wrong(f.left)
+	return operate.Wrong(operate.Sort(slices.Concat(last.troubles, f.left)))
 }
 
 // waiting returns the work that waits for a person, as it was up to a minute ago. It waits for a

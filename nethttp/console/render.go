@@ -134,6 +134,9 @@ var answers = map[string]string{
 
 const answerUnlogged = "-unlogged"
 
+// wrongHeader has a fragment's Wrong, for the number in the navigation.
+const wrongHeader = "Lockkeeper-Wrong"
+
 func (q *request) sheet(v view) *sheet {
 	s := &sheet{
 		Title: v.title, Root: q.root(), Page: q.path.at(0), Links: q.console.links, Wrong: q.console.fleet.wrong(),
@@ -170,23 +173,24 @@ func (q *request) render(w http.ResponseWriter, v view) error {
 		}
 		return writeJSON(w, http.StatusOK, data)
 	}
-	if q.URL.Query().Has("fragment") {
+	if fragment := q.URL.Query().Has("fragment"); fragment || !v.streamed {
 		data, err := v.load(q.Context())
 		if err != nil {
 			return err
 		}
 		s := q.sheet(v)
 		s.Data = data
-		return write(w, http.StatusOK, v.template, "content", s)
+		if now, ok := data.(*nowData); ok {
+			s.Wrong = operate.Wrong(now.Troubles)
+		}
+		part := "layout.html"
+		if fragment {
+			part = "content"
+			w.Header().Set(wrongHeader, strconv.Itoa(s.Wrong))
+		}
+		return write(w, http.StatusOK, v.template, part, s)
 	}
 	s := q.sheet(v)
-	if !v.streamed {
-		var err error
-		if s.Data, err = v.load(q.Context()); err != nil {
-			return err
-		}
-		return write(w, http.StatusOK, v.template, "layout.html", s)
-	}
 	if err := write(w, http.StatusOK, v.template, "head", s); err != nil {
 		return err
 	}

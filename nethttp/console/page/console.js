@@ -25,6 +25,9 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const text = await answer.text();
       if (busy()) return later();
+      const wrong = document.getElementById("wrong");
+      wrong.textContent = answer.headers.get("Lockkeeper-Wrong") ?? wrong.textContent;
+      wrong.parentElement.hidden = wrong.textContent === "0";
       const focus = document.activeElement?.closest("#content") ? document.activeElement.getAttribute("href") : null;
       const fresh = new DOMParser().parseFromString(text, "text/html");
       content.replaceChildren(...fresh.body.childNodes);
