@@ -24,7 +24,7 @@ func Limiter(ctx context.Context, st store.Documents, name string) (l *tokenbuck
 	if own, ok := inspect.Limiter(st, name); ok {
 		return own, func() {}, nil
 	}
-	able, err := store.As[store.Buckets](st)
+	able, err := store.As[store.Store](st)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -44,7 +44,7 @@ func Limiter(ctx context.Context, st store.Documents, name string) (l *tokenbuck
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the limits of %q are known to its own processes only (%s)", ErrUnknownHere, name, settings[0])
 	}
-	l, err = tokenbucket.New(able, name, rule.Plan)
+	l, err = tokenbucket.New(unlisted{able}, name, rule.Plan)
 	if err == nil {
 		err = l.SetRule(rule)
 	}
@@ -53,6 +53,10 @@ func Limiter(ctx context.Context, st store.Documents, name string) (l *tokenbuck
 	}
 	return l, func() { _ = l.Close() }, nil
 }
+
+// unlisted is a store that does not list the mechanisms on it. One that is made for a call is not this
+// process's own: concurrent calls would find it, with its settings, and it would end under them.
+type unlisted struct{ store.Store }
 
 // settingsOf returns the different settings of limiters of a name on the store of the fleet's documents,
 // which is the first one of each process.
@@ -111,11 +115,11 @@ func Guard(st store.Documents, name string, opts ...guard.Option) (g *guard.Guar
 	if own, ok := inspect.Guard(st, name); ok {
 		return own, func() {}, nil
 	}
-	able, err := store.As[store.Records](st)
+	able, err := store.As[store.Store](st)
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err = guard.New(able, name, opts...)
+	g, err = guard.New(unlisted{able}, name, opts...)
 	if err != nil {
 		return nil, nil, errors.Join(ErrInvalid, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/core/delay"
@@ -242,28 +243,31 @@ func (m movesTasks) CancelTask(ctx context.Context, req store.CancelTaskRequest)
 
 // A log that is full loses its oldest entries. One that cannot be read is shown as such.
 func TestAFullLog(t *testing.T) {
-	st := memstore.New()
-	defer st.Close()
-	for i := range store.MaxDocuments {
-		_, _, err := st.PutDocument(t.Context(), store.DocumentRequest{Space: logSpace, Name: fmt.Sprint(i), Data: []byte("{")})
-		must(t, err)
-	}
-	if outcome, err := Do(t.Context(), st, Action{Kind: ReleaseLock, Name: "jobs", Key: "k", Operator: "ada", Why: "it hangs"}); outcome != Changed || err != nil {
-		t.Fatalf("%s, %v", outcome, err)
-	}
-	entries, err := Log(t.Context(), st)
-	must(t, err)
-	all, err := entriesOf(t.Context(), st)
-	must(t, err)
-	unreadable := 0
-	for _, e := range entries {
-		if e.Unread != "" {
-			unreadable++
+	synctest.Test(t, func(t *testing.T) { // ages are as of the moments in which entries are listed
+		st := memstore.New()
+		defer st.Close()
+		for i := range store.MaxDocuments {
+			_, _, err := st.PutDocument(t.Context(), store.DocumentRequest{Space: logSpace, Name: fmt.Sprint(i), Data: []byte("{")})
+			must(t, err)
 		}
-	}
-	if len(entries) != MaxLogged || len(all) != store.MaxDocuments*3/4+1 || entries[0].Operator != "ada" || unreadable != MaxLogged-1 {
-		t.Errorf("%d of %d entries, %d unreadable, the latest %+v", len(entries), len(all), unreadable, entries[0])
-	}
+		time.Sleep(time.Second)
+		if outcome, err := Do(t.Context(), st, Action{Kind: ReleaseLock, Name: "jobs", Key: "k", Operator: "ada", Why: "it hangs"}); outcome != Changed || err != nil {
+			t.Fatalf("%s, %v", outcome, err)
+		}
+		entries, err := Log(t.Context(), st)
+		must(t, err)
+		all, err := entriesOf(t.Context(), st)
+		must(t, err)
+		unreadable := 0
+		for _, e := range entries {
+			if e.Unread != "" {
+				unreadable++
+			}
+		}
+		if len(entries) != MaxLogged || len(all) != store.MaxDocuments*3/4+1 || entries[0].Operator != "ada" || unreadable != MaxLogged-1 {
+			t.Errorf("%d of %d entries, %d unreadable, the latest %+v", len(entries), len(all), unreadable, entries[0])
+		}
+	})
 }
 
 func TestRuleOf(t *testing.T) {
@@ -300,6 +304,37 @@ func TestRuleOf(t *testing.T) {
 			t.Errorf("%+v is shown as %+v", c.set, looked)
 		}
 	}
+}
+
+// What is made for one call is not this process's own: other calls neither find it, nor end with it.
+func TestMadeForOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New()
+		defer st.Close()
+		theirs, err := tokenbucket.New(st, "api", tokenbucket.PerHour(5))
+		must(t, err)
+		p, err := presence.Start(st)
+		must(t, err)
+		defer func() { must(t, p.Stop(t.Context())) }()
+		synctest.Wait()
+		must(t, theirs.Close()) // its process still says that it has it
+
+		first, free, err := Limiter(t.Context(), st, "api")
+		must(t, err)
+		_, freeGuard, err := Guard(st, "orders")
+		must(t, err)
+		if own := inspect.Mechanisms(st); len(own) > 0 {
+			t.Errorf("the process has %+v", own)
+		}
+		second, freeSecond, err := Limiter(t.Context(), st, "api")
+		must(t, err)
+		free()
+		if _, err := second.Peek(t.Context(), "k"); err != nil || first == second {
+			t.Errorf("another call, after the end of this one: %v", err)
+		}
+		freeSecond()
+		freeGuard()
+	})
 }
 
 // A limiter that this process does not have is built from the settings of others only if these agree.
