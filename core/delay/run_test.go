@@ -152,6 +152,26 @@ func TestSettledByMethods(t *testing.T) {
 	})
 }
 
+// A step that fails after a long time leaves the task with its worker.
+func TestTheLeaseIsRenewedDuringAStep(t *testing.T) {
+	inBubble(t, func(f fixture) {
+		f.put("k", 0, delay.Created)
+		task, err := f.queue.Take(f.Context())
+		f.want(err, nil)
+		for range 2 {
+			f.want(task.SettleBy(f.Context(), func(context.Context, store.Delays, store.SettleTaskRequest) (bool, error) {
+				time.Sleep(time.Minute)
+				return false, errFailed
+			}), errFailed)
+			f.want(context.Cause(task.Context()), nil)
+			f.state("k", "running")
+			time.Sleep(time.Minute)
+		}
+		f.want(context.Cause(task.Context()), nil)
+		f.want(task.Done(f.Context()), nil)
+	})
+}
+
 func TestCancels(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		f.cancels("k", delay.Absent)

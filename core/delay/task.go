@@ -33,6 +33,7 @@ type Task struct {
 	run     telemetry.Run
 
 	settled      atomic.Bool
+	stepping     atomic.Bool // a step of SettleBy may run, which may fail
 	stepped      atomic.Bool // a step of SettleBy may have settled it
 	lossReported atomic.Bool
 }
@@ -144,6 +145,7 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // it nevertheless. If the task is settled already, SettleBy returns [ErrSettled], and does not call
 // step.
 func (t *Task) SettleBy(ctx context.Context, step Step[store.SettleTaskRequest, bool]) error {
+	t.stepping.Store(true)
 	if !t.settled.CompareAndSwap(false, true) {
 		return ErrSettled
 	}
@@ -282,8 +284,9 @@ type keptTask struct{ *Task }
 // TTL implements lease.Kept.
 func (k keptTask) TTL() time.Duration { return k.queue.config.lease }
 
-// Due implements lease.Kept. A task is renewed while its function stops.
-func (k keptTask) Due() bool { return !k.settled.Load() && k.term.Due() }
+// Due implements lease.Kept. A task is renewed while its function stops, and during a step: if that
+// fails, the worker still has the task.
+func (k keptTask) Due() bool { return (!k.settled.Load() || k.stepping.Load()) && k.term.Due() }
 
 // Renewed implements lease.Kept.
 func (k keptTask) Renewed(sent time.Time) { k.term.Extend(lease.ValidUntil(sent, k.TTL())) }
