@@ -275,11 +275,13 @@ func (r *Rules) Inspect() inspect.Rules {
 // error of the source, [ErrClosed], or the context's.
 func (r *Rules) Reload(ctx context.Context) error { return r.load(ctx, true) }
 
-// Close stops following the source. What is in force stays so. It waits for a read in flight, and
-// returns nil.
+// Close stops following the source. What is in force stays so. It waits for a read in flight, that
+// of a Reload included, and returns nil.
 func (r *Rules) Close() error {
 	r.end()
 	<-r.ended
+	r.loading <- struct{}{} // a Reload that has begun before may have it
+	<-r.loading
 	return nil
 }
 

@@ -322,6 +322,31 @@ func TestASourceThatHangs(t *testing.T) {
 	})
 }
 
+// What is in force stays so after Close, although a Reload was in flight.
+func TestCloseWaitsForAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newService(t), document("limits: { api: { limit: 7/1m } }")
+		var slow atomic.Bool
+		r := open(t, rules.Func(func(context.Context) ([]byte, error) {
+			if slow.Load() {
+				time.Sleep(time.Second)
+			}
+			return []byte(*d.document.Load()), nil
+		}), s.all())
+		d.set("limits: { api: { limit: 8/1m } }")
+		slow.Store(true)
+		ended := make(chan error, 1)
+		go func() { ended <- r.Reload(t.Context()) }()
+		synctest.Wait()
+		ok(t, r.Close())
+		closed := s.api.Rule().Plan
+		ok(t, <-ended)
+		if got := s.api.Rule().Plan; got != closed {
+			t.Errorf("the limit is %v after Close, and was %v when it returned", got, closed)
+		}
+	})
+}
+
 // The log has one line for each change, with version and hash, and no text of the document.
 func TestLog(t *testing.T) {
 	const secret = "alice@example.com"
