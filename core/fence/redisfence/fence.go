@@ -165,7 +165,14 @@ func (f *Fence) run(ctx context.Context, t fence.Token, keys []string, write ...
 	return redisfault.Explain(err, false, false)
 }
 
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// millis returns a duration in milliseconds, rounded up. It is not negative.
+func millis(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return n
+}
 
 // markKey returns the key of the mark of a key, in the same slot. The slot is of the key's hash
 // tag, or of the whole key.

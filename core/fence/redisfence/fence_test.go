@@ -223,6 +223,18 @@ func TestMarksExpire(t *testing.T) {
 	}
 }
 
+// A value may have any TTL that a duration has.
+func TestLongestValue(t *testing.T) {
+	onEach(t, func(t *testing.T, client *redis.Client) {
+		ttl := time.Duration(math.MaxInt64).Truncate(time.Millisecond) // miniredis cannot read more
+		f := newFence(t, client)
+		ok(t, f.Set(t.Context(), "key", []byte("v"), ttl, fence.Token{Number: 5}))
+		if left := client.PTTL(t.Context(), "key").Val(); left < ttl-time.Hour || left > ttl {
+			t.Errorf("the value lives for %v, want %v", left, ttl)
+		}
+	})
+}
+
 func TestCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client()
