@@ -29,11 +29,10 @@ type Documents interface {
 	// Otherwise it changes nothing, and returns false with the version of the document, or 0 if there
 	// is none.
 	//
-	// It may be sent twice: a put with NoDocument or a version, whose repeat finds the same data, and
-	// that they have taken the place of what req.Version names, changes nothing and returns the
-	// version and true. So of several callers that put equal data in the place of one version all
-	// succeed: data that say whose they are tell the callers apart. A repeat of a put with AnyVersion
-	// makes another version of the same data.
+	// A put with NoDocument or a version may be sent twice. If the document has the same data already,
+	// in the place of what req.Version names, the repeat changes nothing, and returns the version and
+	// true. So several callers that put equal data in the place of one version all succeed, unless the
+	// data name the caller. A repeat of a put with AnyVersion makes another version of the same data.
 	//
 	// A space that has [MaxDocuments] documents, and a store without room, take no further document:
 	// the error matches ErrFull. The error of a request beyond the bounds of [DocumentRequest]

@@ -3,8 +3,9 @@
 // what database/sql/driver is to database/sql: users of locks, semaphores, token buckets and guards
 // need only its errors.
 //
-// core/memstore, core/redisstore and core/pgstore implement all interfaces, and core/etcdstore those
-// of locks, semaphores, latches and documents. A store may implement one of them alone;
+// core/memstore, core/redisstore and core/pgstore implement all interfaces, core/etcdstore those of
+// locks, semaphores, latches and documents, and core/zkstore those of locks, semaphores and
+// latches. A store may implement one of them alone;
 // core/storetest has a test suite for each.
 //
 // An interface of a mechanism has the methods that the mechanism cannot do without. Further
