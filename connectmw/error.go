@@ -22,8 +22,8 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //     likewise while the key is held, with the name of the limiter, and if the scope has as many
 //     idempotency keys as it may, with the name of the guard; or if too many run at once, with
 //     RetryInfo;
-//   - aborted if another has the lock, or a call with the same idempotency key is running, with
-//     RetryInfo;
+//   - aborted if another holder has the lock, or a call with the same idempotency key is running,
+//     with RetryInfo;
 //   - invalid_argument, with BadRequest, if a key is missing or malformed, or on a stream that
 //     cannot have one; if the fence of a lock is missing; or, without BadRequest, if the key was
 //     used for another request, or the request cannot be fingerprinted;
@@ -32,18 +32,19 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //   - unavailable if the store is, with RetryInfo;
 //   - internal if a key function failed.
 //
-// Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these:
+// Each has an ErrorInfo of [Domain], whose reason is the denial's in capitals, with underscores:
 // QUOTA_EXCEEDED. If a call with the same idempotency key is running, or its outcome is unknown,
 // the metadata of the ErrorInfo has the ID of the operation, as "operation". With
 // policy.ProblemTypes each has Help, with a link to the page that explains the reason. No details
 // tell of the error behind the denial.
 //
-// With the error, whichever it is, interceptors send the header field Retry-After, the delay of
-// RetryInfo in seconds, rounded up, if there is one. There is no Retry-After if the handler has run:
-// after ratelimit.PerMessage, or if it gave up without an answer when it lost what it held.
+// With the error, or with that of [OnDeny] in its place, interceptors send the header field
+// Retry-After if the denial has a delay: it is in seconds, rounded up. There is no Retry-After if
+// the handler has run: after ratelimit.PerMessage, or if it gave up without an answer when it lost
+// what it held.
 //
 // gRPC's own retries, by a client's service config, repeat no refusal: a server of net/http sends a
-// header first, after which gRPC returns what comes.
+// header first, and gRPC repeats no call after that.
 func ErrorOf(d policy.Denial) *connect.Error {
 	text := d.Title()
 	if d.Detail != "" {

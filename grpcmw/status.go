@@ -33,7 +33,7 @@ const Domain = "github.com/lockkeeper/lockkeeper"
 //   - UNAVAILABLE if the store is, with RetryInfo;
 //   - INTERNAL if a key function failed.
 //
-// Each has an ErrorInfo of [Domain], whose reason is the denial's in the way of these:
+// Each has an ErrorInfo of [Domain], whose reason is the denial's in capitals, with underscores:
 // QUOTA_EXCEEDED. If a call with the same idempotency key is running, or its outcome is unknown,
 // the metadata of the ErrorInfo has the ID of the operation, as "operation". With
 // policy.ProblemTypes each has Help, with a link to the page that explains the reason. No details
