@@ -37,7 +37,7 @@ func ParseToken(text string) (Token, error) {
 	number, err := strconv.ParseInt(digits, 10, 64)
 	t := Token{Number: number, Shared: shared}
 	if err != nil || number <= 0 || t.String() != text {
-		return Token{}, fmt.Errorf("%w: a text that is none", ErrInvalid)
+		return Token{}, fmt.Errorf("%w: not the text of a token", ErrInvalid)
 	}
 	return t, nil
 }
