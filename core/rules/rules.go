@@ -92,7 +92,7 @@ type config struct {
 //
 // What the document leaves out is as the mechanism had it when Open was called. So a rule that is
 // removed is undone, and a mechanism without a rule is as the program made it, in the document's
-// mode. Nothing else should change the mechanism after that, and no other Rules.
+// mode. Nothing else should change the mechanism after that, other Rules included.
 func For(mechanisms ...any) Option {
 	return func(c *config) { c.mechanisms = append(c.mechanisms, mechanisms...) }
 }
@@ -160,9 +160,9 @@ type present struct {
 // docs/defaults.md has the default of every option, and what happens at its edge.
 //
 // It returns an error, and changes nothing, if the first document cannot be read or is not accepted
-// (an *[Errors]), and for options that are none. After that, a bad document or a source that fails
-// changes nothing either: the last good document stays in force, [Applied] and the log say so, and
-// it ends with the next good document.
+// (an *[Errors]), or if an option is out of its range. After that, a bad document or a source that
+// fails changes nothing either: the last good document stays in force until the next one, and
+// [Applied] and the log say so.
 //
 // A document is put in force as a whole or not at all. Buckets, permits and waiters stay. Each
 // decision of a mechanism is by one document; two mechanisms of one request may see two for a
