@@ -252,7 +252,7 @@ func (q *Queue) settleOne(ctx context.Context, req *store.SettleTaskRequest) (bo
 	return s.owned, s.err
 }
 
-// send sends settlements in one call, which lasts as long as one of their leases.
+// send sends settlements in one call, which may last until the last of their leases ends.
 func (q *Queue) send(all []*settlement) {
 	reqs := make([]store.SettleTaskRequest, len(all))
 	longest := all[0].ctx
