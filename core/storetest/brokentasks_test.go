@@ -14,6 +14,7 @@ import (
 // brokenTasks are stores that break a promise about delayed tasks.
 var brokenTasks = map[string]badTasks{
 	"takes tasks before they are due":          {put: func(req *store.PutTaskRequest) { req.After = 0 }},
+	"takes tasks a tenth too early":            {put: func(req *store.PutTaskRequest) { req.After -= req.After / 10 }},
 	"keeps a payload of a fixed size":          {put: func(req *store.PutTaskRequest) { req.Payload = req.Payload[:min(len(req.Payload), 8)] }},
 	"has one queue":                            {put: func(req *store.PutTaskRequest) { req.Queue = "q" }, take: func(req *store.TakeTasksRequest) { req.Queue = "q" }},
 	"does not bound a queue":                   {put: func(req *store.PutTaskRequest) { req.MaxTasks = 0 }},
@@ -26,6 +27,8 @@ var brokenTasks = map[string]badTasks{
 	"takes more than Max":                      {take: func(req *store.TakeTasksRequest) { req.Max++ }},
 	"takes one task at a time":                 {take: func(req *store.TakeTasksRequest) { req.Max = 1 }},
 	"gives leases that never end":              {take: func(req *store.TakeTasksRequest) { req.Lease = time.Hour }},
+	"gives half the lease that it says":        {take: halve, taken: func(reply *store.TakeTasksReply) { each(reply, func(t *store.TakenTask) { t.TTL *= 2 }) }},
+	"renews for half the lease":                {renewal: func(ref *store.TaskRef) { ref.Lease /= 2 }},
 	"says nothing of a holder":                 {take: func(req *store.TakeTasksRequest) { req.Holder = "" }},
 	"says that nothing is due later":           {taken: func(reply *store.TakeTasksReply) { reply.Next = -1 }},
 	"is late by the age of the store":          {taken: func(reply *store.TakeTasksReply) { each(reply, func(t *store.TakenTask) { t.Late += time.Hour }) }},
@@ -54,6 +57,8 @@ func each(reply *store.TakeTasksReply, change func(*store.TakenTask)) {
 	}
 }
 
+func halve(req *store.TakeTasksRequest) { req.Lease = min(req.Lease, store.FirstTaskLease) / 2 }
+
 func keepsOnly(req *store.SettleTaskRequest) {
 	if req.How == store.TaskAgain {
 		req.After = 0
@@ -73,6 +78,7 @@ type badTasks struct {
 	cancelled func(store.CancelOutcome) store.CancelOutcome
 	take      func(*store.TakeTasksRequest)
 	taken     func(*store.TakeTasksReply)
+	renewal   func(*store.TaskRef)
 	renew     func(*store.TaskRef) bool
 	settle    func(*badTasks, *store.SettleTaskRequest)
 	revive    func(*badTasks, *store.TaskRef)
@@ -135,6 +141,12 @@ func (b badTasks) AwaitTasks(ctx context.Context, queue string, in time.Duration
 }
 
 func (b badTasks) RenewTasks(ctx context.Context, refs []store.TaskRef) ([]bool, error) {
+	refs = slices.Clone(refs)
+	for i := range refs {
+		if b.renewal != nil {
+			b.renewal(&refs[i])
+		}
+	}
 	owned, err := b.Store.RenewTasks(ctx, refs)
 	for i := range owned {
 		if b.renew != nil {

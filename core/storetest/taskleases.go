@@ -32,6 +32,25 @@ func taskLeases(t *testing.T, h Harness[store.Delays]) {
 }
 
 func takenAgain(t *testing.T, h Harness[store.Delays]) {
+	for _, renewed := range []bool{false, true} {
+		inTime(t, 100*time.Millisecond, func(lease time.Duration) (late bool) {
+			q := newQueue(t, h)
+			req := q.due("k")
+			began := time.Now()
+			task := q.take(req, lease)
+			if ref := task.ref(); renewed {
+				before := began
+				began, ref.Lease = time.Now(), lease
+				owned, err := q.store.RenewTasks(background(), []store.TaskRef{ref})
+				if err != nil || expect(t, "RenewTasks", owned[0], true, before, lease) {
+					return true
+				}
+			}
+			h.Advance(lease * 9 / 10)
+			reply, _ := q.takes(1, longLease)
+			return expect(t, "tasks taken before the end of the lease", len(reply.Tasks), 0, began, lease)
+		})
+	}
 	q := newQueue(t, h)
 	req := q.due("k")
 	first := q.take(req, shortLease)

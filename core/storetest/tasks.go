@@ -35,7 +35,7 @@ func Delays[S store.Delays](t *testing.T, run Runner[S]) {
 		{"a cancel and a take exclude each other", cancelsBesideTakes},
 		{"a cancel of one task leaves others of its key", cancelOfOneTask},
 		{"the first lease is short, and a renewal makes it whole", taskLeases},
-		{"a task whose lease has ended is taken again", takenAgain},
+		{"a task whose lease has ended is taken again, and not before", takenAgain},
 		{"a step after the end of the lease changes nothing", lateTaskSteps},
 		{"a step of another owner or of another task changes nothing", othersTaskSteps},
 		{"a task that is done is gone", doneTask},
