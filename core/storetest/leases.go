@@ -271,20 +271,25 @@ func (l leaseCase) renewBatch() {
 		want []bool
 	)
 	add := func(req store.LeaseRequest, held bool) { refs, want = append(refs, l.ref(req)), append(want, held) }
-	const keys = 42 // with five requests each, more than a store may want to send at once
+	const keys = 53 // with four requests each, more than a store may want to send at once
 	for i := range keys {
 		l.key = fmt.Sprint("k", i)
-		one, two, queued, released := l.light(), l.light(), l.whole(), l.whole()
+		one, two, released := l.light(), l.light(), l.whole()
 		l.acquire(released, store.Granted)
 		l.release(released)
 		l.acquire(one, store.Granted)
 		l.acquire(two, store.Granted)
-		l.queued(queued)
-		add(queued, false)
 		add(one, true)
 		add(released, false)
 		add(two, true)
 		add(l.light(), false) // unknown
+	}
+	const step = keys / 2
+	for i := 0; i < keys; i += step { // few, and late: a place that no call awaits is kept for seconds
+		l.key = fmt.Sprint("k", i)
+		queued := l.whole()
+		l.queued(queued)
+		add(queued, false)
 	}
 	add(dead, false)
 	other := l.another()
@@ -296,9 +301,15 @@ func (l leaseCase) renewBatch() {
 			l.t.Errorf("RenewLeases: %v, want %v", held, want)
 		}
 	}
-	for i := range keys {
+	for i := 0; i < keys; i += step {
 		l.key = fmt.Sprint("k", i)
 		l.state(2, 1)
+	}
+	for i := range keys {
+		l.key = fmt.Sprint("k", i)
+		if state := l.inspect(); state.InUse != 2 {
+			l.t.Errorf("want 2 in use: %+v", state)
+		}
 	}
 }
 
