@@ -235,6 +235,7 @@ func (e handlerEnd) test(t *rig, around surrounding, clean bool) {
 	case retry == first, e.answer != "" && retry == e.answer:
 	case retry == "409 "+string(policy.ResponseNotRetained), retry == "409 "+string(policy.OutcomeUnknown) && !clean:
 	case e.native == nil && ran == 0 && slices.Contains(givenUp, first): // so the retry is the first that has run
+	case clean && around.behind != nil && slices.Contains(givenUp, first): // by MaxRun, before the timeout inside ended
 	case slices.Contains(givenUp, retry), around.before != nil && isTimeout(retry): // before the operation began, on a busy machine, or again
 	case clean && (strings.HasPrefix(retry, "500 ") || retry == "no answer"): // a panic again
 	default:
