@@ -24,8 +24,8 @@ var _ store.Checker = (*Store)(nil)
 //     is full, loads its data, is busy with a script, belongs to a Cluster that is down, or denies
 //     them to the store's user. A node that refuses more than new data is checked no further,
 //     except for its distance.
-//   - The node may evict keys of locks, guards and queues (maxmemory-policy): their steps are
-//     refused.
+//   - The node may evict keys of locks, semaphores, guards and queues (maxmemory-policy): their
+//     steps are refused.
 //   - The node loses acknowledged writes with a restart (appendonly) or a crash of its machine
 //     (appendfsync), or with a failover to a replica, if the store does not wait for replicas
 //     ([WithReplicaAcks]).
@@ -85,7 +85,7 @@ func (s *Store) checkNode(ctx context.Context, master *redis.Client) (found []st
 		found = append(found, store.Finding{
 			Found: "the maxmemory-policy of " + at + " evicts keys",
 			Weakens: "a held lock may be evicted, so that two hold it, the record of an operation that has run, or a queue " +
-				"with all its tasks; locks, guards and queues are refused",
+				"with all its tasks; locks, semaphores, guards and queues are refused",
 			Remedy: "Set maxmemory-policy to noeviction, or accept it with redisstore.AllowEviction", Refused: store.Eviction,
 		})
 	case err != nil:

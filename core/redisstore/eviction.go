@@ -13,9 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// AllowEviction lets locks, guards and queues of tasks work on a server whose maxmemory-policy may
-// evict keys: a held lock, so that two can hold it, the record of an operation that has run, or a
-// queue with all its tasks. Without this option they return an error that matches
+// AllowEviction lets locks, semaphores, guards and queues of tasks work on a server whose
+// maxmemory-policy may evict keys: a held lock, so that two can hold it, the record of an operation
+// that has run, or a queue with all its tasks. Without this option they return an error that matches
 // store.ErrMisconfigured on such a server.
 func AllowEviction() Option { return func(c *config) { c.allowEviction = true } }
 
@@ -35,7 +35,7 @@ func (s *Store) checkEviction(ctx context.Context, client *redis.Client) error {
 		if err == nil {
 			err = errors.New("INFO does not have it")
 		}
-		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks, guards and queues assume noeviction", "error", err)
+		s.config.logger.Warn("lockkeeper: cannot read maxmemory-policy of redis; locks, semaphores, guards and queues assume noeviction", "error", err)
 		return nil
 	}
 	if policy != "noeviction" {
