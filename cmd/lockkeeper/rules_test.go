@@ -39,14 +39,14 @@ semaphores:
 	badRules = `limits:
   api: { limit: 1x/1m }
   api: { limit: 5/1m }
-  door: { limits: 5 }
+  gate: { limits: 5 }
 nothing: true
 `
 	strangeRules = `limits:
   api: { limit: 5/1m }
   seats: { limit: 5/1m }
 semaphores:
-  door: { capacity: 3 }
+  gate: { capacity: 3 }
 `
 )
 

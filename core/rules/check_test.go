@@ -33,7 +33,7 @@ limits:
     candidate: [30/1m name=requests, 90000/1m name=tokens]
 semaphores:
   reports: { capacity: 4, overrides: [{ keys: [big], capacity: 8, comment: 2 }] }
-  door: { min: 50, max: 1000, target: 200ms, tiers: { normal: 90%, low: 70%, background: 0.5% }, mode: off }
+  gate: { min: 50, max: 1000, target: 200ms, tiers: { normal: 90%, low: 70%, background: 0.5% }, mode: off }
 `
 
 // bad is a table of documents that are refused, each with its errors: the place, and a part of the
@@ -236,7 +236,7 @@ func TestADocumentIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	api, chat, signup := d.limits["api"], d.limits["chat"], d.limits["signup"]
-	reports, door := d.semaphores["reports"], d.semaphores["door"]
+	reports, gate := d.semaphores["reports"], d.semaphores["gate"]
 	for _, c := range []struct{ got, want any }{
 		{d.version + d.mode, "3enforce"},
 		{api.plan, tokenbucket.PerMinute(100).Burst(20)},
@@ -247,7 +247,7 @@ func TestADocumentIsRead(t *testing.T) {
 		{signup.mode, "shadow"}, {chat.share, 0.1},
 		{fmt.Sprint(chat.plan), "[60/1m name=requests 90000/1m name=tokens]"}, {fmt.Sprint(chat.candidate), "[30/1m name=requests 90000/1m name=tokens]"},
 		{reports.capacity, 4}, {fmt.Sprint(reports.overrides), "map[big:8]"},
-		{door.target, 200 * time.Millisecond}, {door.min, 50}, {door.max, 1000}, {door.mode, "off"}, {*door.tiers, tiers{0.9, 0.7, 0.005}},
+		{gate.target, 200 * time.Millisecond}, {gate.min, 50}, {gate.max, 1000}, {gate.mode, "off"}, {*gate.tiers, tiers{0.9, 0.7, 0.005}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%v, want %v", c.got, c.want)
@@ -256,19 +256,19 @@ func TestADocumentIsRead(t *testing.T) {
 }
 
 func TestKnownNames(t *testing.T) {
-	const text = "limits: { api: {}, door: {}, other: {} }\nsemaphores: { api: {}, door: {}, other: {} }"
+	const text = "limits: { api: {}, gate: {}, other: {} }\nsemaphores: { api: {}, gate: {}, other: {} }"
 	for _, c := range []struct {
 		known []string
 		want  []string
 	}{
 		{nil, nil},
-		{[]string{"api", "door", "other"}, nil},
-		{[]string{"limits.api", "semaphores.api", "limits.door", "semaphores.door", "other"}, nil},
-		{[]string{"limits.api", "semaphores.door", "other"}, []string{
-			"1:20: limits.door: the mechanism of this name is of another kind: its rule stands under semaphores",
+		{[]string{"api", "gate", "other"}, nil},
+		{[]string{"limits.api", "semaphores.api", "limits.gate", "semaphores.gate", "other"}, nil},
+		{[]string{"limits.api", "semaphores.gate", "other"}, []string{
+			"1:20: limits.gate: the mechanism of this name is of another kind: its rule stands under semaphores",
 			"2:15: semaphores.api: the mechanism of this name is of another kind: its rule stands under limits",
 		}},
-		{[]string{"api", "door", "limits.x"}, []string{"1:30: limits.other: no mechanism has this name", "2:34: semaphores.other: no mechanism has this name"}},
+		{[]string{"api", "gate", "limits.x"}, []string{"1:30: limits.other: no mechanism has this name", "2:34: semaphores.other: no mechanism has this name"}},
 	} {
 		var got []string
 		for _, e := range listOf(t, Check([]byte(text), c.known...)) {

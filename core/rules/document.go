@@ -78,7 +78,7 @@ type where struct {
 // one are of any kind. Nil is any name.
 type names map[string]map[string]bool
 
-// knownNames returns names of a list such as limits.api, semaphores.door, or api for either.
+// knownNames returns names of a list such as limits.api, semaphores.gate, or api for either.
 func knownNames(list []string) names {
 	n := make(names)
 	for _, name := range list {
@@ -103,7 +103,7 @@ func (n names) add(kind, name string) {
 // beside an adaptive one).
 //
 // If known names are given, a rule for another name is an error, too. A name is the path of its
-// rule, such as limits.api and semaphores.door, or a bare one for either kind.
+// rule, such as limits.api and semaphores.gate, or a bare one for either kind.
 func Check(document []byte, known ...string) error {
 	var may names
 	if len(known) > 0 {

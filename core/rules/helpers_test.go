@@ -64,7 +64,7 @@ func document(s string) *text {
 type service struct {
 	st            *memstore.Store
 	api, signup   *tokenbucket.Limiter
-	reports, door *semaphore.Semaphore
+	reports, gate *semaphore.Semaphore
 }
 
 func newService(t testing.TB) *service {
@@ -75,13 +75,13 @@ func newService(t testing.TB) *service {
 		api:     must(tokenbucket.New(st, "api", tokenbucket.PerMinute(10), tokenbucket.WithCandidate(tokenbucket.PerMinute(5)))),
 		signup:  must(tokenbucket.New(st, "signup", tokenbucket.PerHour(3))),
 		reports: must(semaphore.New(st, "reports", 2)),
-		door:    must(semaphore.New(st, "door", 50, semaphore.WithAdaptiveCapacity(time.Second, 50, 500))),
+		gate:    must(semaphore.New(st, "gate", 50, semaphore.WithAdaptiveCapacity(time.Second, 50, 500))),
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	return s
 }
 
-func (s *service) all() rules.Option { return rules.For(s.api, s.signup, s.reports, s.door) }
+func (s *service) all() rules.Option { return rules.For(s.api, s.signup, s.reports, s.gate) }
 
 // quiet is an option for a log that nothing reads.
 func quiet() rules.Option { return rules.WithLogger(slog.New(slog.DiscardHandler)) }

@@ -99,7 +99,7 @@ func For(mechanisms ...any) Option {
 
 // Optional adds names that the document may have rules for although this process has no such
 // mechanism: those of the next release, while it is rolled out, or of other services with the same
-// document. A name is limits.api, semaphores.door, or api for both kinds.
+// document. A name is limits.api, semaphores.gate, or api for both kinds.
 func Optional(names ...string) Option {
 	return func(c *config) { c.optional = append(c.optional, names...) }
 }

@@ -27,7 +27,7 @@ func TestADocumentIsInForce(t *testing.T) {
 	s := newService(t)
 	ok(t, s.signup.SetEnforcement(tokenbucket.Enforcement{Mode: tokenbucket.Shadow}))
 	ok(t, s.reports.SetCapacities(2, map[string]int{"code": 9}))
-	api, signup, reports, door := s.api.Rule(), s.signup.Rule(), s.reports.Rule(), s.door.Rule()
+	api, signup, reports, gate := s.api.Rule(), s.signup.Rule(), s.reports.Rule(), s.gate.Rule()
 	d := document("{}")
 	r := open(t, d.source(), s.all())
 	tiers := semaphore.TierShares{Normal: 0.8, Low: 0.6, Background: 0.4}
@@ -53,32 +53,32 @@ func TestADocumentIsInForce(t *testing.T) {
 		{"mode: enforce", func() { signup.Enforcement = tokenbucket.Enforcement{Share: 1} }},
 		{"mode: shadow", func() { api.Enforcement, signup.Enforcement = mode(tokenbucket.Shadow), mode(tokenbucket.Shadow) }},
 		{"mode: off", func() {
-			api.Enforcement, signup.Enforcement, reports.Off, door.Off = mode(tokenbucket.Off), mode(tokenbucket.Off), true, true
+			api.Enforcement, signup.Enforcement, reports.Off, gate.Off = mode(tokenbucket.Off), mode(tokenbucket.Off), true, true
 		}},
-		{"mode: off\nlimits: { api: { mode: enforce }, signup: { enforce: 10% } }\nsemaphores: { door: { mode: enforce } }", func() {
+		{"mode: off\nlimits: { api: { mode: enforce }, signup: { enforce: 10% } }\nsemaphores: { gate: { mode: enforce } }", func() {
 			signup.Enforcement, reports.Off = mode(tokenbucket.Off), true
 		}},
-		{"mode: shadow\nlimits: { api: { mode: enforce, enforce: 50%, limit: 7/1m } }\nsemaphores: { door: { mode: off } }", func() {
-			api.Plan, api.Enforcement.Share, signup.Enforcement, door.Off = tokenbucket.PerMinute(7), 0.5, mode(tokenbucket.Shadow), true
+		{"mode: shadow\nlimits: { api: { mode: enforce, enforce: 50%, limit: 7/1m } }\nsemaphores: { gate: { mode: off } }", func() {
+			api.Plan, api.Enforcement.Share, signup.Enforcement, gate.Off = tokenbucket.PerMinute(7), 0.5, mode(tokenbucket.Shadow), true
 		}},
 		{"semaphores: { reports: { capacity: 7 } }", func() { reports.Capacity, reports.ByKey = 7, nil }},
 		{"semaphores: { reports: { overrides: [{ keys: [k, l*], capacity: 7 }] } }", func() { reports.ByKey = map[string]int{"k": 7, "l*": 7} }},
-		{"semaphores: { door: { min: 3, max: 9, target: 2s, tiers: { normal: 80%, low: 60%, background: 40% } } }", func() {
-			door.Floor, door.Ceiling, door.Target, door.Tiers = 3, 9, 2*time.Second, tiers
+		{"semaphores: { gate: { min: 3, max: 9, target: 2s, tiers: { normal: 80%, low: 60%, background: 40% } } }", func() {
+			gate.Floor, gate.Ceiling, gate.Target, gate.Tiers = 3, 9, 2*time.Second, tiers
 		}},
 		{"semaphores: { reports: { tiers: { normal: 80%, low: 60%, background: 40% } } }", func() { reports.Tiers = tiers }},
 	} {
-		before := []any{api, signup, reports, door}
+		before := []any{api, signup, reports, gate}
 		c.want()
 		d.set(c.document)
 		ok(t, r.Reload(t.Context()))
-		for i, got := range []any{s.api.Rule(), s.signup.Rule(), s.reports.Rule(), s.door.Rule()} {
-			want := []any{api, signup, reports, door}[i]
+		for i, got := range []any{s.api.Rule(), s.signup.Rule(), s.reports.Rule(), s.gate.Rule()} {
+			want := []any{api, signup, reports, gate}[i]
 			if !reflect.DeepEqual(got, want) && fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", want) && !samePlans(got, want) {
 				t.Errorf("%s:\n%+v, want\n%+v", c.document, got, want)
 			}
 		}
-		api, signup, reports, door = before[0].(tokenbucket.Rule), before[1].(tokenbucket.Rule), before[2].(semaphore.Rule), before[3].(semaphore.Rule)
+		api, signup, reports, gate = before[0].(tokenbucket.Rule), before[1].(tokenbucket.Rule), before[2].(semaphore.Rule), before[3].(semaphore.Rule)
 	}
 }
 
@@ -146,10 +146,10 @@ func TestNames(t *testing.T) {
 		"limits: { next: { limit: 5/1m } }\nsemaphores: { next: {}, soon: {} }": {"2:15: semaphores.next: the mechanism of this name is of another kind: its rule stands under limits"},
 		"semaphores: { soon: {} }\nlimits: { soon: {} }":                        nil,
 		// What only the mechanism finds.
-		"semaphores:\n  reports: { min: 1, max: 2, target: 1s }\n  door: { capacity: 5 }\nlimits: { api: { limit: 9/1m } }": {
-			"2:3: semaphores.reports: semaphore: the capacity is fixed, and the rule has an adaptive one", "3:3: semaphores.door: semaphore: invalid capacity: it is adaptive, and",
+		"semaphores:\n  reports: { min: 1, max: 2, target: 1s }\n  gate: { capacity: 5 }\nlimits: { api: { limit: 9/1m } }": {
+			"2:3: semaphores.reports: semaphore: the capacity is fixed, and the rule has an adaptive one", "3:3: semaphores.gate: semaphore: invalid capacity: it is adaptive, and",
 		},
-		"semaphores: { door: { overrides: [{ keys: [k], capacity: 2 }] } }": {"1:15: semaphores.door: "},
+		"semaphores: { gate: { overrides: [{ keys: [k], capacity: 2 }] } }": {"1:15: semaphores.gate: "},
 	} {
 		r, err := rules.Open(t.Context(), document(text).source(), quiet(), s.all(), rules.Optional("limits.next", "soon"))
 		if err == nil {
@@ -175,7 +175,7 @@ func TestNames(t *testing.T) {
 func TestAllOrNone(t *testing.T) {
 	s := newService(t)
 	d := document("limits: { api: { limit: 7/1m } }")
-	r := open(t, d.source(), rules.For(s.api, s.reports, s.signup, s.door))
+	r := open(t, d.source(), rules.For(s.api, s.reports, s.signup, s.gate))
 	ok(t, s.signup.Close())
 	for range 2 {
 		d.set("limits: { api: { limit: 8/1m } }\nsemaphores: { reports: { capacity: 8 } }")

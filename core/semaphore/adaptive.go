@@ -24,7 +24,7 @@ const (
 // what the service may safely run at the same time, about twice its rate times its usual duration:
 // the capacity begins there, and [New] requires it as its capacity.
 //
-//	door, err := semaphore.New(memory, "door", 50, semaphore.WithAdaptiveCapacity(200*time.Millisecond, 50, 1000))
+//	gate, err := semaphore.New(memory, "gate", 50, semaphore.WithAdaptiveCapacity(200*time.Millisecond, 50, 1000))
 //
 // Every permit is a sample, from its grant to its release; a wait for it does not count. A window
 // ends with a release, after 250 ms and 20 samples. If, at some time in it, at least nine tenths of

@@ -191,13 +191,13 @@ func ExampleLatch() {
 	// Output: all imported
 }
 
-// Low requests find the door closed while critical ones pass. The server says which is which.
+// Low requests find the gate closed while critical ones pass. The server says which is which.
 func ExampleSemaphore_Tier() {
-	door, err := semaphore.New(memstore.New(), "door", 10)
+	gate, err := semaphore.New(memstore.New(), "gate", 10)
 	if err != nil {
 		panic(err)
 	}
-	critical, low := door.Tier(semaphore.Critical), door.Tier(semaphore.Low)
+	critical, low := gate.Tier(semaphore.Critical), gate.Tier(semaphore.Low)
 
 	ctx := context.Background()
 	served := 0

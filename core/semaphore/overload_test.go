@@ -196,8 +196,8 @@ func (s *service) finish(r *request) {
 
 func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Abs(part)*100) }
 
-// door returns a gate of this capacity, in which low requests leave a part of it.
-func door(leave float64, capacity int, opts ...semaphore.Option) gate {
+// fixed returns a gate of this capacity, in which low requests leave a part of it.
+func fixed(leave float64, capacity int, opts ...semaphore.Option) gate {
 	return func(t *testing.T) (low, high *semaphore.Semaphore) {
 		st := memstore.New()
 		t.Cleanup(func() { _ = st.Close() })
@@ -214,7 +214,7 @@ func door(leave float64, capacity int, opts ...semaphore.Option) gate {
 const target = 200 * time.Millisecond
 
 func adapting(leave float64, floor, ceiling int) gate {
-	return door(leave, floor, semaphore.WithAdaptiveCapacity(target, floor, ceiling))
+	return fixed(leave, floor, semaphore.WithAdaptiveCapacity(target, floor, ceiling))
 }
 
 // outcome is a row of the table.
@@ -283,9 +283,9 @@ func TestOverload(t *testing.T) {
 	const possible = 1.0 / 3
 	rows := []outcome{
 		simulate(t, "none", nil),
-		simulate(t, "static 20", door(0, 20)),
-		simulate(t, "static 100", door(0, 100)),
-		simulate(t, "static 100, low leaves 20 %", door(0.2, 100)),
+		simulate(t, "static 20", fixed(0, 20)),
+		simulate(t, "static 100", fixed(0, 100)),
+		simulate(t, "static 100, low leaves 20 %", fixed(0.2, 100)),
 		simulate(t, "target 200 ms, 50 to 1000", adapting(0, 50, 1000)),
 		simulate(t, "target 200 ms, 10 to 1000", adapting(0, 10, 1000)),
 		simulate(t, "target 200 ms, 50 to 1000, low leaves 20 %", adapting(0.2, 50, 1000)),

@@ -44,7 +44,7 @@
 // one of four tiers, whose parts [Semaphore.SetTierShares] changes while the process runs;
 // [WithReserveShare] and [WithReserve] make others:
 //
-//	permit, err := door.Tier(semaphore.Low).TryAcquire(ctx, key)
+//	permit, err := gate.Tier(semaphore.Low).TryAcquire(ctx, key)
 //
 // Tiers are parts of the permits of a key, for all processes that share the store. The reserves of
 // a small capacity may be 0: then there are no tiers.

@@ -58,8 +58,8 @@ type tierTelemetry struct {
 // Tier returns a Semaphore of the same permits, as [Semaphore.With] does, whose requests use only
 // the tier's part of the capacity and are granted before those of lower tiers:
 //
-//	door, err := semaphore.New(memory, "door", 100)
-//	low := door.Tier(semaphore.Low) // 70 of them, and after Critical and Normal
+//	gate, err := semaphore.New(memory, "gate", 100)
+//	low := gate.Tier(semaphore.Low) // 70 of them, and after Critical and Normal
 //
 // The rest is a reserve, which is rounded, follows the capacity, and differs between processes, as
 // [WithReserveShare] says. It replaces a reserve of s. Of a small capacity, it may be 0: of 5,

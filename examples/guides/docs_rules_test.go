@@ -51,7 +51,7 @@ func TestDocumentOfThePage(t *testing.T) {
 	page := string(must(os.ReadFile("../../docs/rules.md")))
 	_, text, _ := strings.Cut(page, "```yaml\n")
 	text, _, found := strings.Cut(text, "```")
-	known := []string{"limits.api", "limits.signup", "limits.chat", "semaphores.reports", "semaphores.door"}
+	known := []string{"limits.api", "limits.signup", "limits.chat", "semaphores.reports", "semaphores.gate"}
 	if err := rules.Check([]byte(text), known...); err != nil || !found {
 		t.Error(err)
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/concurrency"
 )
 
-// behindDoor returns a service behind a door for as many requests as it can answer in time.
-func behindDoor(memory store.Leases, service http.Handler) (http.Handler, error) {
-	door, err := semaphore.New(memory, "door", 100) // 500 a second × 0.2 s
+// behindGate returns a service behind a gate for as many requests as it can answer in time.
+func behindGate(memory store.Leases, service http.Handler) (http.Handler, error) {
+	gate, err := semaphore.New(memory, "gate", 100) // 500 a second × 0.2 s
 	if err != nil {
 		return nil, err
 	}
-	gate := concurrency.New(door, nethttp.Global(), policy.Overload(),
+	bounded := concurrency.New(gate, nethttp.Global(), policy.Overload(),
 		concurrency.Tiers(tierOf), nethttp.Unless(isProbe))
-	return gate(authenticated(service)), nil
+	return bounded(authenticated(service)), nil
 }
 
 // isProbe has the probes pass: a process that is busy is ready.
@@ -56,12 +56,12 @@ func wish(r *http.Request) policy.Tier {
 	return policy.Critical // no wish, or one that could only raise the tier
 }
 
-// Probes pass a door that is full; a wish lowers a tier, and does not raise one.
-func TestDoor(t *testing.T) {
+// Probes pass a gate that is full; a wish lowers a tier, and does not raise one.
+func TestGate(t *testing.T) {
 	st := memstore.New()
 	defer st.Close()
-	door := must(semaphore.New(st, "door", 100))
-	h := must(behindDoor(st, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	gate := must(semaphore.New(st, "gate", 100))
+	h := must(behindGate(st, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	get := func(method, path, wish string) int {
 		r := httptest.NewRequest(method, path, http.NoBody)
 		r.Header.Set("X-User", "alice")
@@ -86,11 +86,11 @@ func TestDoor(t *testing.T) {
 		{100, http.MethodPost, "/orders", "", 503},
 		{100, http.MethodGet, "/readyz", "", 200},
 	} {
-		idle := must(door.AcquireN(t.Context(), "global", 100)) // answers do not wait for releases
+		idle := must(gate.AcquireN(t.Context(), "global", 100)) // answers do not wait for releases
 		if err := idle.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		permit := must(door.TryAcquireN(t.Context(), "global", row.used))
+		permit := must(gate.TryAcquireN(t.Context(), "global", row.used))
 		if got := get(row.method, row.path, row.wish); got != row.want {
 			t.Errorf("%d in use: %s %s of wish %q: status %d, want %d", row.used, row.method, row.path, row.wish, got, row.want)
 		}
@@ -100,16 +100,16 @@ func TestDoor(t *testing.T) {
 	}
 }
 
-// adaptingDoor has the capacity that answers within target allow.
-func adaptingDoor(memory store.Leases, target time.Duration, floor, ceiling int) (*semaphore.Semaphore, error) {
-	return semaphore.New(memory, "door", floor, semaphore.WithAdaptiveCapacity(target, floor, ceiling))
+// adaptingGate has the capacity that answers within target allow.
+func adaptingGate(memory store.Leases, target time.Duration, floor, ceiling int) (*semaphore.Semaphore, error) {
+	return semaphore.New(memory, "gate", floor, semaphore.WithAdaptiveCapacity(target, floor, ceiling))
 }
 
-func Example_adaptingDoor() {
+func Example_adaptingGate() {
 	st := memstore.New()
 	defer st.Close()
-	door := must(adaptingDoor(st, 200*time.Millisecond, 50, 1000))
-	fmt.Println(door.Capacity("global"))
+	gate := must(adaptingGate(st, 200*time.Millisecond, 50, 1000))
+	fmt.Println(gate.Capacity("global"))
 	// Output: 50 <nil>
 }
 

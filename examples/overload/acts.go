@@ -10,7 +10,7 @@ import (
 // its rules.
 type act struct {
 	name    string // on the page's buttons
-	door    func(v *service) (*semaphore.Semaphore, error)
+	gate    func(v *service) (*semaphore.Semaphore, error)
 	options []policy.ConcurrencyOption
 	edited  bool // has rules, and a phase after their edit
 	phases  []phase
@@ -35,16 +35,16 @@ func acts() []act {
 		{name: "none", phases: []phase{
 			{Name: "no gate", About: "Every request is let in."},
 		}},
-		{name: "static", door: fixed, phases: []phase{
+		{name: "static", gate: fixed, phases: []phase{
 			{Name: "static", About: "As many are let in as can be answered within the target, by Little's law."},
 		}},
-		{name: "tiers", door: fixed, options: tiers, phases: []phase{
+		{name: "tiers", gate: fixed, options: tiers, phases: []phase{
 			{Name: "tiers", About: "The same bound, of which searches may use 70 %."},
 		}},
-		{name: "adaptive", door: adaptive, options: tiers, phases: []phase{
+		{name: "adaptive", gate: adaptive, options: tiers, phases: []phase{
 			{Name: "adaptive", About: "The same tiers, and a bound that follows from the target alone."},
 		}},
-		{name: "rules", door: adaptive, options: tiers, edited: true, phases: []phase{
+		{name: "rules", gate: adaptive, options: tiers, edited: true, phases: []phase{
 			{Name: "rules", About: "rules.yaml lets searches use all of the bound."},
 			{Name: "rules, edited", About: "The file is edited while the service runs: searches may use 70 %."},
 		}},

@@ -7,7 +7,7 @@
 //	go run ./examples/overload
 //	go run ./examples/overload -plain
 //
-// door.go is the part to copy. service.go pretends to work, and load.go has the clients, which use
+// gate.go is the part to copy. service.go pretends to work, and load.go has the clients, which use
 // HTTP on the loopback interface.
 package main
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// rulesFile is the document that sets the door. People may edit it, too.
+// rulesFile is the document that sets the gate. People may edit it, too.
 type rulesFile struct {
 	path    string
 	written []byte // by this program
@@ -23,7 +23,7 @@ func newRulesFile(s scene) (*rulesFile, error) {
 	text := fmt.Sprintf(`# Edit this file while the service runs. It is read five times a second.
 version: 1
 semaphores:
-  door: { min: %d, max: %d, target: %v, tiers: { normal: 100%%, low: 100%%, background: 100%% } }
+  gate: { min: %d, max: %d, target: %v, tiers: { normal: 100%%, low: 100%%, background: 100%% } }
 `, s.floor(), s.ceiling(), s.target)
 	return f, f.write([]byte(text))
 }

@@ -52,13 +52,13 @@ type service struct {
 	idle   chan struct{} // has a value for each worker without work
 	killed chan struct{} // is closed when the process ends
 	memory *memstore.Store
-	door   *semaphore.Semaphore // nil if there is none
+	gate   *semaphore.Semaphore // nil if there is none
 	server *http.Server
 	served chan error
 	url    string
 }
 
-// start starts a service on a free port, behind the door of an act.
+// start starts a service on a free port, behind the gate of an act.
 func start(s scene, a act) (v *service, err error) {
 	v = &service{scene: s, idle: make(chan struct{}, s.workers), killed: make(chan struct{}), memory: memstore.New(), served: make(chan error, 1)}
 	defer func() {
@@ -74,11 +74,11 @@ func start(s scene, a act) (v *service, err error) {
 	mux.HandleFunc("GET "+searchPath, v.work)
 	mux.HandleFunc("GET /ready", func(http.ResponseWriter, *http.Request) {})
 	handler := http.Handler(mux)
-	if a.door != nil {
-		if v.door, err = a.door(v); err != nil {
+	if a.gate != nil {
+		if v.gate, err = a.gate(v); err != nil {
 			return nil, err
 		}
-		handler = gate(v.door, a.options...)(mux)
+		handler = behind(v.gate, a.options...)(mux)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -103,12 +103,12 @@ func (v *service) work(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// capacity is the present one of the door, 0 if there is none.
+// capacity is the present one of the gate, 0 if there is none.
 func (v *service) capacity() int {
-	if v.door == nil {
+	if v.gate == nil {
 		return 0
 	}
-	n, _ := v.door.Capacity("global") // it is a key
+	n, _ := v.gate.Capacity("global") // it is a key
 	return n
 }
 
@@ -119,8 +119,8 @@ func (v *service) kill() error {
 	if served := <-v.served; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
-	if v.door != nil {
-		err = errors.Join(err, v.door.Close())
+	if v.gate != nil {
+		err = errors.Join(err, v.gate.Close())
 	}
 	return errors.Join(err, v.memory.Close())
 }

@@ -77,7 +77,7 @@ func (s *show) act(ctx context.Context, a act) (err error) {
 			}
 			s.change(func(st *state) { st.Rules, st.Path = string(text), file.path })
 		}
-		r, err := follow(ctx, v.door, file.path, show)
+		r, err := follow(ctx, v.gate, file.path, show)
 		if err != nil {
 			return err
 		}

@@ -24,14 +24,14 @@ func TestWaitsDoNotLowerAnAdaptiveCapacity(t *testing.T) {
 		)
 		st := memstore.New()
 		defer st.Close()
-		door, err := semaphore.New(st, "door", 4, semaphore.WithAdaptiveCapacity(target, 4, 10))
+		gate, err := semaphore.New(st, "gate", 4, semaphore.WithAdaptiveCapacity(target, 4, 10))
 		if err != nil {
 			t.Fatal(err)
 		}
 		work := 20 * time.Millisecond
 		var mu sync.Mutex
 		var longest time.Duration
-		h := concurrency.New(door, nethttp.Global(), policy.Wait(time.Minute))(
+		h := concurrency.New(gate, nethttp.Global(), policy.Wait(time.Minute))(
 			http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(work) }))
 		load := func(duration time.Duration) (lowest int) {
 			t.Helper()
@@ -46,7 +46,7 @@ func TestWaitsDoNotLowerAnAdaptiveCapacity(t *testing.T) {
 						if w := get(h, "/"); w.Code != http.StatusOK {
 							t.Errorf("%d", w.Code)
 						}
-						capacity, err := door.Capacity("global")
+						capacity, err := gate.Capacity("global")
 						mu.Lock()
 						if err != nil {
 							t.Error(err)

@@ -56,11 +56,11 @@ func noGate(_ context.Context, h http.Handler) (http.Handler, func(), error) {
 	return h, func() {}, nil
 }
 
-// door is Lockkeeper's gate, in which low requests may use 70 % of the capacity.
-func door(capacity int, opts ...semaphore.Option) gate {
+// tiered is Lockkeeper's gate, in which low requests may use 70 % of the capacity.
+func tiered(capacity int, opts ...semaphore.Option) gate {
 	return func(_ context.Context, h http.Handler) (http.Handler, func(), error) {
 		st := memstore.New()
-		sem, err := semaphore.New(st, "door", capacity, opts...)
+		sem, err := semaphore.New(st, "gate", capacity, opts...)
 		if err != nil {
 			return nil, nil, errors.Join(err, st.Close())
 		}
@@ -130,9 +130,9 @@ func goodput(ctx context.Context, b *bench.B) error {
 	add(none, noGate)
 	t.Reference(none)
 	for _, n := range bounds {
-		add(static(n), door(n))
+		add(static(n), tiered(n))
 	}
-	add(adaptive, door(25, semaphore.WithAdaptiveCapacity(target, 25, 1000)))
+	add(adaptive, tiered(25, semaphore.WithAdaptiveCapacity(target, 25, 1000)))
 	add(failsafe, limited)
 	add(prioritise, prioritised)
 	if err := b.Interleave(ctx, "overload, over HTTP", all); err != nil {

@@ -162,7 +162,7 @@ func permits(ctx context.Context, b *bench.B) error {
 	} {
 		st := memstore.New()
 		defer func() { _ = st.Close() }()
-		sem, err := semaphore.New(st, "door", 100, opts...)
+		sem, err := semaphore.New(st, "gate", 100, opts...)
 		if err != nil {
 			return err
 		}

@@ -280,8 +280,8 @@ func driveSemaphore(w *world, st store.Store, broken *storetest.Faulty) {
 	if broken == nil {
 		return
 	}
-	door := w.semaphore(w.memstore().Store, semaphore.WithAdaptiveCapacity(time.Second, 1, 10))
-	_ = must(door.Acquire(w.t.Context(), secretKey)).Release(w.t.Context())
+	gate := w.semaphore(w.memstore().Store, semaphore.WithAdaptiveCapacity(time.Second, 1, 10))
+	_ = must(gate.Acquire(w.t.Context(), secretKey)).Release(w.t.Context())
 	w.request(func(ctx context.Context) {
 		broken.Break(storetest.AcquireLease, storetest.Down)
 		_, _ = s.Acquire(ctx, secretKey)

@@ -22,7 +22,7 @@ func Adapts(t testing.TB, target time.Duration, serving func(*semaphore.Semaphor
 	}
 	st := memstore.New()
 	t.Cleanup(func() { _ = st.Close() })
-	sem, err := semaphore.New(st, "door", 10, semaphore.WithAdaptiveCapacity(target, 10, 100))
+	sem, err := semaphore.New(st, "gate", 10, semaphore.WithAdaptiveCapacity(target, 10, 100))
 	must(err)
 	must(sem.SetAdaptiveCapacity(target, 1, 100))
 	others, err := sem.TryAcquireN(t.Context(), "others", 9)

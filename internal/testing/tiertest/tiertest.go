@@ -39,7 +39,7 @@ func newFleet(t testing.TB, open func() store.Leases) *fleet {
 	t.Helper()
 	f := &fleet{TB: t}
 	for range processes {
-		s, err := semaphore.New(open(), "door", capacity)
+		s, err := semaphore.New(open(), "gate", capacity)
 		f.must(err)
 		t.Cleanup(func() { _ = s.Close() })
 		f.semaphores = append(f.semaphores, s)
