@@ -66,7 +66,7 @@ type mailProvider interface {
 }
 
 // place places an order. The timer comes first: one without an order changes nothing when it runs,
-// and an order without a timer would keep its stock for ever.
+// and an order without a timer would keep its stock without end.
 func (s *shop) place(ctx context.Context, order string) error {
 	if _, err := s.unpaid.Put(ctx, order, nil, s.payIn); err != nil {
 		return err
@@ -123,7 +123,7 @@ func reviveBuried(ctx context.Context, q *delay.Queue, mended func(delay.State) 
 		if !mended(task) {
 			continue
 		}
-		if _, err := q.Revive(ctx, task.Key); err != nil && !errors.Is(err, delay.ErrNoTask) { // somebody was faster
+		if _, err := q.Revive(ctx, task.Key); err != nil && !errors.Is(err, delay.ErrNoTask) { // another operator was faster
 			return err
 		}
 	}

@@ -33,7 +33,7 @@ func boughtLimits(db *sql.DB) tokenbucket.PlanFunc {
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return nil, fmt.Errorf("no tenant %q", tenant)
-		case err != nil: // the limits that are cached go on
+		case err != nil: // cached limits stay in use
 			return nil, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 		}
 		return tokenbucket.Limits{

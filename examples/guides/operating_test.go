@@ -38,7 +38,7 @@ func resolveCharges(ctx context.Context, orders *guard.Guard, provider *ledger, 
 		}
 		switch err := orders.Resolve(ctx, record, how, operator, why); {
 		case errors.Is(err, guard.ErrChanged), errors.Is(err, guard.ErrOutcomeKnown), errors.Is(err, guard.ErrInFlight):
-			continue // somebody was faster
+			continue // another operator was faster
 		case err != nil:
 			return err
 		}

@@ -57,7 +57,7 @@ func wish(r *http.Request) policy.Tier {
 }
 
 // Probes pass a gate that is full; a wish lowers a tier, and does not raise one.
-func TestGate(t *testing.T) {
+func TestGateTiers(t *testing.T) {
 	st := memstore.New()
 	defer st.Close()
 	gate := must(semaphore.New(st, "gate", 100))

@@ -93,7 +93,7 @@ func deposit(pool *pgxpool.Pool, crash func()) http.HandlerFunc {
 	}
 }
 
-// reserve reads, decides and writes under a lock, which nobody else is granted before the commit.
+// reserve reads, decides and writes under a lock that no other process gets before the commit.
 func reserve(ctx context.Context, locks *lock.Locker, pool *pgxpool.Pool, seat string) error {
 	return locks.Do(ctx, seat, func(ctx context.Context) error {
 		lease, _ := lock.FromContext(ctx)
