@@ -148,8 +148,8 @@ var outcomes = [...]Outcome{
 // Put is the result of a [Queue.Put].
 type Put struct {
 	Outcome Outcome
-	// Due is the time until the key's task is due: what was asked for, or the rest of the one that
-	// was kept; zero if that runs.
+	// Due is the time until the key's task is due: the requested delay, or the rest of that of the
+	// task that was kept; zero if that runs.
 	Due time.Duration
 }
 
@@ -165,7 +165,7 @@ func KeepFirst() PutOption { return func(c *putConfig) { c.keep = true } }
 // Put makes a task due after a delay of zero to 366 days. A key has one task:
 //   - one that waits, also for another attempt, is replaced by the new one;
 //   - one that runs is followed: the new task is due after its delay, and when the running one has
-//     ended. What followed it before is replaced.
+//     ended. A task that followed it before is replaced.
 //
 // A put whose reply is lost is repeated, which changes nothing if the first one has arrived. The
 // error is
@@ -255,7 +255,7 @@ const (
 	// it may have had effects.
 	Ended Cancelled = "ended"
 	// Running means that a worker has the task, which is not stopped. No further attempt begins,
-	// and what follows it is removed.
+	// and the task that follows it is removed.
 	Running Cancelled = "running"
 	// Absent means that the key has no task: it is done, or was never put.
 	Absent Cancelled = "absent"

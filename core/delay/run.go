@@ -18,8 +18,8 @@ import (
 // [ErrClosed]. n is at least 1. Run may be called more than once, and in many processes, which
 // share the tasks.
 //
-// The context of fn ends when the worker must stop: see [Task.Context]. What fn returns settles the
-// task, unless fn has settled it by a method of the task:
+// The context of fn ends when the worker must stop: see [Task.Context]. The result of fn settles
+// the task, unless fn has settled it by a method of the task:
 //   - nil: the task is done;
 //   - an error that [Again] or [Bury] has made, or that wraps one: as that says;
 //   - another error: the task runs again after the back-off ([WithBackoff]), or is buried after its
@@ -222,7 +222,7 @@ const (
 	spreadMost = 20 * time.Millisecond
 )
 
-// take takes up to n tasks. Those that may not run have a settlement instead, also all of a take
+// take takes up to n tasks. Tasks that may not run have a settlement instead, as do all of a take
 // that ends after the context or the queue.
 func (t *taker) take(ctx context.Context, n int) ([]*Task, error) {
 	q := t.queue

@@ -119,8 +119,8 @@ func (t *Task) Done(ctx context.Context) error {
 	return t.settle(ctx, store.SettleTaskRequest{How: store.TaskDone})
 }
 
-// Again makes the task due again after a time, 366 days at most. The attempt counts. What was put
-// since takes the task's place. Errors are those of Done.
+// Again makes the task due again after a time, 366 days at most. The attempt counts. A task that
+// was put since takes its place. Errors are those of Done.
 func (t *Task) Again(ctx context.Context, after time.Duration) error {
 	return t.settle(ctx, store.SettleTaskRequest{How: store.TaskAgain, After: min(max(after, 0), store.MaxTaskDelay)})
 }

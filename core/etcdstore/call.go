@@ -28,7 +28,7 @@ type operation struct {
 
 var (
 	opAcquire  = operation{name: "acquire_lease", writes: true}
-	opPrepare  = operation{name: "acquire_lease"}                               // what an acquire reads first
+	opPrepare  = operation{name: "acquire_lease"}                               // the first read of an acquire
 	opAwait    = operation{name: "acquire_lease", writes: true, finishes: true} // of a waiter, repeated until it is granted
 	opRelease  = operation{name: "release_leases", writes: true, finishes: true}
 	opRenew    = operation{name: "renew_leases", writes: true, finishes: true}

@@ -9,12 +9,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// RaiseFences makes all fences from now on larger than those that were granted before the cluster was
+// RaiseFences makes all fences from now on larger than the fences granted before the cluster was
 // restored from a backup, which sets back the revisions that fences are made of. Call it after the
-// restore, before the first lock is granted, with clocks that are right: it sets the base of fences to
-// the time in microseconds, unless it is larger already. Fences then exceed those of a store that granted
-// fewer than 15,000 a second on average. It returns nil, an error that matches store.ErrUnavailable, or
-// the context's error.
+// restore, before the first lock is granted, with clocks that are right: it sets the base of fences
+// to the time in microseconds, unless it is larger already. Fences then exceed those of a store
+// that granted fewer than 15,000 a second on average. It returns nil, an error that matches
+// store.ErrUnavailable, or the context's error.
 func (s *Store) RaiseFences(ctx context.Context) error {
 	for {
 		base, mod, revision, err := s.readBase(ctx)

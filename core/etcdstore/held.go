@@ -16,7 +16,7 @@ import (
 //	// …
 //	reply, err := client.Txn(ctx).If(held).Then(clientv3.OpPut("balance", "7")).Commit()
 //
-// As long as the comparison succeeds no other process holds the lock. So what is written under it is
+// As long as the comparison succeeds no other process holds the lock. So a write under it is
 // exclusive, also if the holder was paused for longer than its lease: its transaction then does not
 // succeed, and reply.Succeeded is false. The data need no fence.
 //

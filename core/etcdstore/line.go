@@ -145,7 +145,7 @@ type decision int
 
 const (
 	unchanged  decision = iota // some requests wait
-	changed                    // what was seen is old: a step was taken, or could not be
+	changed                    // the state that was read is old: a step was taken, or could not be
 	decidedAll                 // no call awaits any
 )
 

@@ -153,7 +153,7 @@ func (s *Store) renewed(r *renewal, there bool, on *lease, began time.Time) {
 	s.until(h, began.Add(r.ttl))
 }
 
-// move writes entries anew, on a lease, and returns those that have changed in between.
+// move writes entries anew, on a lease, and returns the ones that have changed in between.
 func (s *Store) move(ctx context.Context, on *lease, part []*renewal, began time.Time) (left []*renewal, err error) {
 	steps := make([]clientv3.Op, len(part))
 	for i, r := range part {

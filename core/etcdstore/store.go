@@ -3,8 +3,8 @@
 // history until that is compacted.
 //
 // A request is an entry that etcd orders. It is granted by its position: once it fits beside the
-// entries before it, which can only leave, it holds, and nothing is written. What only a holder may
-// write into the same etcd needs no fence: see [Held].
+// entries before it, which can only leave, it holds, and nothing is written. A write into the same
+// etcd that only a holder may make needs no fence: see [Held].
 package etcdstore
 
 import (
@@ -40,7 +40,7 @@ import (
 // they last, holds cost a call of KeepAliveOnce a second for each of these leases, and for each
 // renewal of up to 120 of them a read.
 //
-// The store ends its own holds in time, to the millisecond. What a process holds that dies ends with
+// The store ends its own holds in time, to the millisecond. The holds of a dead process end with
 // its lease on the server: after its TTL, and up to two seconds more; after a change of the leader
 // later, since the new one counts leases anew. A document has a lease of its own, so that it outlives the
 // process, and ends in the same way.
@@ -217,7 +217,7 @@ func (s *Store) Shutdown(ctx context.Context) error { return s.hooks.Run(ctx) }
 const closeTimeout = time.Second
 
 // Close is a Shutdown of a second at most, whose error it returns. It then ends the store, and all
-// that it has started. What is still held then ends with its lease. Close does not close the client.
+// that it has started. Remaining holds then end with their leases. Close does not close the client.
 func (s *Store) Close() error {
 	return s.hooks.Close(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -34,7 +34,7 @@ type RulesVersion struct {
 	Hash    string
 	Bytes   int
 	By, Why string
-	At      time.Time // by the clock of the process that has pushed it; zero if nobody has
+	At      time.Time // by the clock of the process that has pushed it; zero if none has
 }
 
 // RulesError is an error of a document with rules. An error of the source has only a text.

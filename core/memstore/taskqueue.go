@@ -248,8 +248,8 @@ func (q *taskQueue) cancel(req *store.CancelTaskRequest, full bool, now int64) s
 	return c.outcome
 }
 
-// prevent cancels a task, and what follows it if that is true. It returns the last put that it
-// cancels, whose repeat must not put it again.
+// prevent cancels a task, and the one that follows it if following is true. It returns the last put
+// that it cancels, whose repeat must not put it again.
 func (q *taskQueue) prevent(t *task, following bool) (put string, outcome store.CancelOutcome) {
 	put = t.id
 	if t.running {

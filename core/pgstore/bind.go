@@ -39,7 +39,7 @@ import (
 // Waiters notice the end of a transaction that outlived its lease within about a second.
 func Bind(ctx context.Context, tx Tx, l *lock.Lease) error {
 	if l.Shared() {
-		return errors.New("pgstore: Bind: a shared lease excludes nobody")
+		return errors.New("pgstore: Bind: a shared lease excludes no other holder")
 	}
 	return l.VerifyBy(ctx, func(ctx context.Context, st store.Leases, ref store.LeaseRef) (bool, error) {
 		s, ok := st.(*Store)
@@ -61,7 +61,7 @@ func Bind(ctx context.Context, tx Tx, l *lock.Lease) error {
 				"it may not see that the lock was lost")
 		case outcome == "timeout":
 			return false, errors.New("pgstore: Bind: idle_in_transaction_session_timeout is 0: " +
-				"set it, or a holder that stops keeps the lock for ever")
+				"set it, or a holder that stops never releases the lock")
 		}
 		return outcome == "bound", nil
 	})

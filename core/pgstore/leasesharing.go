@@ -105,7 +105,7 @@ func (f *sharing[Q, R]) send(ctx context.Context, all []*sharer[Q, R]) (replied 
 		q.Finish(err)
 		return q.made
 	}
-	all = slices.Clone(all) // a statement without a reply in time may go on after its batch has ended
+	all = slices.Clone(all) // a statement without a reply in time may still run after its batch has ended
 	type result struct {
 		replies  map[leaseKey]R
 		repeated bool

@@ -225,7 +225,7 @@ func appendSlot(b []byte, s *Slot) []byte {
 }
 
 // addHistory adds the slots and denied keys of a document of an age to the mechanisms of a process.
-// What cannot be read is left out.
+// Unreadable parts are left out.
 func addHistory(p *Process, data []byte, age time.Duration) {
 	raw, err := inflate(data)
 	if err != nil {

@@ -23,7 +23,7 @@
 //
 // The source is a [File], a [Func], or a document of a [Store], which [Push] changes. A document is
 // in force as a whole or not at all; a bad one leaves the last good one in force, which
-// [Rules.Applied], a metric and the log say. What a document leaves out is as the program made it.
+// [Rules.Applied], a metric and the log say. Settings that a document leaves out are the program's.
 //
 // docs/rules.md describes every field and every outcome, and schema.json the document for editors.
 package rules

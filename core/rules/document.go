@@ -98,8 +98,8 @@ func (n names) add(kind, name string) {
 	n[kind][name] = true
 }
 
-// Check returns an *[Errors] with all that is wrong with a document, or nil: what Check accepts,
-// [Open] and [Rules.Reload] accept, unless a mechanism has no such rule (a capacity of its own
+// Check returns an *[Errors] with all errors of a document, or nil: [Open] and [Rules.Reload]
+// accept a document that Check accepts, unless a mechanism has no such rule (a capacity of its own
 // beside an adaptive one).
 //
 // If known names are given, a rule for another name is an error, too. A name is the path of its
@@ -455,8 +455,8 @@ type overrides struct {
 	keys    []string       // of the item that is walked
 }
 
-// walk walks a list of overrides. item returns the fields of one, and what is called after them.
-// Each has keys, and exactly one of the fields called values.
+// walk walks a list of overrides. item returns the fields of one, and a function that is called
+// after them. Each has keys, and exactly one of the fields called values.
 func (o *overrides) walk(e entry, want string, item func(entry) (fields, func()), values ...string) {
 	o.items(e.value, e.path, "a list of overrides, such as { keys: [k], "+values[0]+": … }", func(n ast.Node, path string) {
 		o.keys = nil

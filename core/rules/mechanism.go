@@ -21,8 +21,8 @@ type mechanism interface {
 // change puts prepared settings in force, or those before them.
 type change struct{ apply, undo func() error }
 
-// mechanismOf returns one of the mechanisms that have rules, with its present settings as those that
-// the program gave it.
+// mechanismOf returns one of the mechanisms that have rules, with its present settings as the
+// program's.
 func mechanismOf(m any) (mechanism, error) {
 	switch m := m.(type) {
 	case *tokenbucket.Limiter:

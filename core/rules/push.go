@@ -36,7 +36,7 @@ var ErrChanged = errors.New("rules: the document has changed")
 
 // ChangedError is the error of a Push or a Rollback that names an old version.
 type ChangedError struct {
-	Present Version // what the store has: none if its Number is 0
+	Present Version // in the store: none if its Number is 0
 }
 
 // Error says which version the store has.
@@ -85,7 +85,8 @@ func (p *pushed) wrap() []byte {
 	return b.Bytes()
 }
 
-// unwrap returns the document and the header of what the store has. What others have put has none.
+// unwrap returns the document and the header of the store's text. A text that Push has not put has
+// no header.
 func unwrap(data []byte) (p pushed) {
 	line, text, ok := bytes.Cut(data, []byte{'\n'})
 	if head, is := bytes.CutPrefix(line, []byte(headerPrefix)); ok && is && json.Unmarshal(head, &p.header) == nil {
@@ -129,14 +130,14 @@ func checkAuthor(by, why string) error {
 }
 
 // Push puts a document into a store, under a name, in the place of the version that the caller has
-// seen: 0 if there was none. It keeps the document with who has pushed it and why, among the last
-// 20. Processes that follow it ([Store]) have it within their interval, those that share the
+// seen: 0 if there was none. It keeps the last 20 documents, each with who has pushed it and why.
+// Processes that follow it ([Store]) have it within their interval, processes that share the
 // caller's store at once. It returns the new version.
 //
 // The document is checked, without names: each process knows its own. The error is one of:
 //   - an *[Errors] if the document has errors;
-//   - a *[ChangedError], which matches [ErrChanged] and has what the store has, if that is not what
-//     was seen; the version returned is that one;
+//   - a *[ChangedError], which matches [ErrChanged] and has the version in the store, if that is not
+//     the one that was seen; the version returned is that one;
 //   - one of the store. If it matches store.ErrUnconfirmed, the document may have been put.
 //
 // With an error nothing was changed, but for one that matches store.ErrUnconfirmed.

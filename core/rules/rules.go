@@ -90,7 +90,7 @@ type config struct {
 // For adds mechanisms that the document may have rules for: each a *tokenbucket.Limiter or a
 // *semaphore.Semaphore. A rule changes all of them that have its kind and name, and their variants.
 //
-// What the document leaves out is as the mechanism had it when Open was called. So a rule that is
+// Settings that the document leaves out are the mechanism's when Open was called. So a rule that is
 // removed is undone, and a mechanism without a rule is as the program made it, in the document's
 // mode. Nothing else should change the mechanism after that, other Rules included.
 func For(mechanisms ...any) Option {
@@ -275,8 +275,8 @@ func (r *Rules) Inspect() inspect.Rules {
 // error of the source, [ErrClosed], or the context's.
 func (r *Rules) Reload(ctx context.Context) error { return r.load(ctx, true) }
 
-// Close stops following the source. What is in force stays so. It waits for a read in flight, that
-// of a Reload included, and returns nil.
+// Close stops following the source. The document in force stays so. It waits for a read in flight,
+// that of a Reload included, and returns nil.
 func (r *Rules) Close() error {
 	r.end()
 	<-r.ended

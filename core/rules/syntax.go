@@ -29,8 +29,8 @@ const secondDocument = "a second document begins here; want one"
 // byteOrderMark is what some editors begin a file with.
 var byteOrderMark = []byte("\ufeff")
 
-// parse returns the syntax tree of a document. What YAML has beyond mappings, sequences and scalars
-// is refused before the parser sees it. The error is an *Errors.
+// parse returns the syntax tree of a document. YAML beyond mappings, sequences and scalars is
+// refused before the parser sees it. The error is an *Errors.
 func parse(text []byte) (body ast.Node, err error) {
 	text = bytes.TrimPrefix(text, byteOrderMark)
 	if e := checkText(text); e != nil {

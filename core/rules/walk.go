@@ -14,7 +14,7 @@ import (
 )
 
 // walker walks a document by hand, and collects what is wrong with it: a decoder would stop at the
-// first error, and lose the places of those that its types find.
+// first error, and lose the places of the errors that its types find.
 type walker struct{ list []Error }
 
 // fail records an error at a node.
@@ -75,7 +75,7 @@ func (w *walker) text(n ast.Node, path, want string) (string, bool) {
 	return text, ok
 }
 
-// entry is a key of a mapping, and what it has.
+// entry is a key of a mapping, and its value.
 type entry struct {
 	key          string
 	node         ast.Node // the key
@@ -134,8 +134,8 @@ func join(path, key string) string {
 // fields are the fields of a mapping by name, each with a function for its value.
 type fields map[string]func(e entry)
 
-// fields walks a mapping with a known set of keys, and returns those that it has: nil if it is no
-// mapping.
+// fields walks a mapping with a known set of keys, and returns the ones that it has: nil if it is
+// no mapping.
 func (w *walker) fields(n ast.Node, path, want string, known fields) map[string]ast.Node {
 	given := make(map[string]ast.Node)
 	if !w.entries(n, path, want, func(e entry) {

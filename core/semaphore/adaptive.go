@@ -21,8 +21,8 @@ const (
 // more than a tenth of them are held for longer than target, and rises when not, while the permits
 // are in use. So under overload answers take about target, whatever the number of requests; see
 // docs/overload.md. target is the slowest answer that is still of use, not the usual one. floor is
-// what the service may safely run at the same time, about twice its rate times its usual duration:
-// the capacity begins there, and [New] requires it as its capacity.
+// the number of requests that the service may safely run at the same time, about twice its rate
+// times its usual duration: the capacity begins there, and [New] requires it as its capacity.
 //
 //	gate, err := semaphore.New(memory, "gate", 50, semaphore.WithAdaptiveCapacity(200*time.Millisecond, 50, 1000))
 //

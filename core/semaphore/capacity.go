@@ -36,8 +36,8 @@ func (s *Semaphore) SetCapacity(n int) error { return s.SetCapacities(n, nil) }
 //	err := reports.SetCapacities(4, map[string]int{"acme": 16, "trial-*": 1})
 //
 // A key of the map that ends in an asterisk is a prefix; it stands for all keys that begin with it.
-// A key has the capacity that is set for it; or else that of its longest prefix; or else base. What
-// [WithCapacityFunc] returns for a key goes before all of them.
+// A key has the capacity that is set for it; or else that of its longest prefix; or else base. The
+// capacity that [WithCapacityFunc] returns for a key goes before all of them.
 //
 // An error matches [ErrInvalidCapacity] if a capacity is out of its range, and [ErrInvalidKey] if a
 // key is empty, longer than 1,024 bytes or a bare asterisk, or if the prefixes are of more than 16

@@ -12,7 +12,7 @@ import (
 )
 
 // Rule is all that can change of a Semaphore and its variants while they are in use. The capacity
-// is either fixed or adaptive, as [New] was told.
+// is either fixed or adaptive, by the options of [New].
 type Rule struct {
 	// Off gives every key the largest capacity, store.MaxCapacity, so that in practice nothing is
 	// refused or waits, except behind requests of processes in which the Semaphore is on. It goes
@@ -29,8 +29,8 @@ type Rule struct {
 	Tiers TierShares // as of [Semaphore.SetTierShares]
 }
 
-// compiledRule is a rule as requests use it. It is replaced as a whole. What it has of an adaptive
-// capacity is not used: the controller has that.
+// compiledRule is a rule as requests use it. It is replaced as a whole. Its bounds of an adaptive
+// capacity are not used: the controller has them.
 type compiledRule struct {
 	Rule
 	byKey *keymatch.Table[int] // nil if no key has a capacity of its own

@@ -40,8 +40,8 @@
 // # Tiers
 //
 // A tier may use a part of the capacity, and is served after the tiers that may use more: so low
-// traffic is refused first, and what matters finds room. [Semaphore.Tier] returns the variant for
-// one of four tiers, whose parts [Semaphore.SetTierShares] changes while the process runs;
+// traffic is refused first, and critical traffic finds room. [Semaphore.Tier] returns the variant
+// for one of four tiers, whose parts [Semaphore.SetTierShares] changes while the process runs;
 // [WithReserveShare] and [WithReserve] make others:
 //
 //	permit, err := gate.Tier(semaphore.Low).TryAcquire(ctx, key)

@@ -81,7 +81,7 @@ func (s *Semaphore) Tier(t Tier) *Semaphore {
 }
 
 // SetTierShares changes the parts of the capacity that tiers may use, in this process, for the
-// Semaphore and all its variants, those that exist included. Other processes keep theirs until they
+// Semaphore and all its variants, existing ones included. Other processes keep theirs until they
 // are set there, too. Waiting requests keep their places within their tier and use the new part;
 // those with a larger weight return [ErrInvalidWeight]. Held permits are not affected.
 //

@@ -93,8 +93,8 @@ func Verify(ctx context.Context, st Leases, ref LeaseRef) (bool, error) {
 	return len(held) == 1 && held[0], err
 }
 
-// LeaseLister is a store that shows holders and waiters. Without it, nobody sees those of other
-// processes.
+// LeaseLister is a store that shows holders and waiters. Without it, those of other processes are
+// not visible.
 type LeaseLister interface {
 	// InspectLease returns the holders and the waiters of a key.
 	InspectLease(ctx context.Context, name, key string) (LeaseState, error)

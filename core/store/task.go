@@ -29,7 +29,7 @@ import (
 type Delays interface {
 	// PutTask makes a task wait for req.After. An existing task that waits, or whose lease has
 	// ended, is moved: the new one takes its place, with no attempts. A running one is followed,
-	// and what followed it before is replaced. A repeat of a put changes nothing, also after a
+	// and a task that followed it before is replaced. A repeat of a put changes nothing, also after a
 	// cancel within the last minute.
 	//
 	// A queue that has MaxTasks tasks, buried ones counted, takes no task of a further key. A store
@@ -37,8 +37,8 @@ type Delays interface {
 	PutTask(ctx context.Context, req PutTaskRequest) (PutTaskReply, error)
 
 	// CancelTask removes a task, and the buried one of its key. A running task is not stopped, but
-	// no further attempt at it begins, and what follows it is removed. The outcome is kept for a
-	// minute, for repeats.
+	// no further attempt at it begins, and the task that follows it is removed. The outcome is kept
+	// for a minute, for repeats.
 	CancelTask(ctx context.Context, req CancelTaskRequest) (CancelOutcome, error)
 
 	// TakeTasks gives up to Max tasks that are due to the owner, the ones that have been due for
@@ -140,9 +140,9 @@ type PutTaskReply struct {
 type CancelTaskRequest struct {
 	Queue, Key string
 	ID         string // of the cancel: 22 characters of base64url that are never used again
-	// Task is empty, or the ID of the only task that is cancelled: what follows it takes its place,
-	// and a buried or waiting task of the key with another ID stays. The outcome is TaskAbsent if
-	// the key has no task with that ID.
+	// Task is empty, or the ID of the only task that is cancelled: the task that follows it takes its
+	// place, and a buried or waiting task of the key with another ID stays. The outcome is TaskAbsent
+	// if the key has no task with that ID.
 	Task string
 }
 
@@ -214,8 +214,8 @@ const (
 	TaskBuried
 )
 
-// SettleTaskRequest ends an attempt at a task. What follows the task takes its place, whatever the
-// settlement.
+// SettleTaskRequest ends an attempt at a task. The task that follows it takes its place, whatever
+// the settlement.
 type SettleTaskRequest struct {
 	TaskRef
 	How       Settlement

@@ -10,13 +10,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
-// Crashes is what a store that processes share promises to those that live when one dies without
+// Crashes has the promises of a store that processes share to the living ones when one dies without
 // closing its store. Its tests need [Harness.Another], and advance the clock by up to eight
 // seconds.
 func Crashes[S store.Store](t *testing.T, run Runner[S]) { CrashesOf(t, run) }
 
-// CrashesOf is Crashes for a store that has some of the interfaces of store.Store. It runs the tests
-// of those that S has.
+// CrashesOf is Crashes for a store that has some of the interfaces of store.Store. It runs the
+// tests of the interfaces that S has.
 func CrashesOf[S any](t *testing.T, run Runner[S]) {
 	var cases []testCase[any]
 	if implements[S, store.Leases]() {
@@ -25,9 +25,9 @@ func CrashesOf[S any](t *testing.T, run Runner[S]) {
 				name string
 				test func(living, dying leaseCase, die func())
 			}{
-				{"what a dead process holds is listed, and ends with its lease", deadHolder},
+				{"holds of a dead process are listed, and end with their leases", deadHolder},
 				{"the places of a dead process are passed over", deadWaiters},
-				{"what is granted to a process that dies meanwhile is granted to the next", deadGrantee},
+				{"a lease that is granted to a dead process goes to the next waiter", deadGrantee},
 			} {
 				cases = append(cases, testCase[any]{kind.name + ": " + c.name, func(t *testing.T, h Harness[any]) {
 					leases := as[store.Leases](t, h)
@@ -47,8 +47,8 @@ func CrashesOf[S any](t *testing.T, run Runner[S]) {
 	}
 	add(implements[S, store.Records](),
 		testCase[any]{"an attempt of a dead process is unresolved, or taken over", deadAttempts},
-		testCase[any]{"what a dead process has settled is replayed", deadSettled})
-	add(implements[S, store.Buckets](), testCase[any]{"what a dead process has used is used", deadCharges})
+		testCase[any]{"a result of a dead process is replayed", deadSettled})
+	add(implements[S, store.Buckets](), testCase[any]{"tokens that a dead process has used stay used", deadCharges})
 	add(implements[S, store.Latches](), testCase[any]{"a dead participant of a latch counts", deadParticipant})
 	add(implements[S, store.Delays](),
 		testCase[any]{"a task of a dead process is taken again when its lease ends", deadWorker},
@@ -72,7 +72,7 @@ func deadHolder(living, dying leaseCase, die func()) {
 	grant := dying.granted(req)
 	waits := living.whole()
 	if reply := living.queued(waits); reply.Holder != req.Label {
-		living.t.Errorf("a waiter was told of the holder %q", reply.Holder)
+		living.t.Errorf("a waiter gets the holder %q", reply.Holder)
 	}
 	die()
 	listed := false
@@ -121,7 +121,7 @@ func deadGrantee(living, dying leaseCase, die func()) {
 	waits := living.whole()
 	living.queued(waits)
 	next := living.await(waits)
-	living.release(holds) // grants the other's request, which nobody awaits
+	living.release(holds) // grants the other's request, which no call awaits
 	die()
 	began := time.Now()
 	next.granted()

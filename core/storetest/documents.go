@@ -317,7 +317,7 @@ func listedDocuments(t *testing.T, h Harness[store.Documents]) {
 		t.Errorf("%d documents are listed, want %d", len(all), len(want))
 	}
 	seen := 0
-	for doc, err := range s.store.ListDocuments(background(), s.space) { // what is removed during the listing
+	for doc, err := range s.store.ListDocuments(background(), s.space) { // documents that are removed during the listing
 		if err != nil {
 			t.Fatalf("ListDocuments: %v", err)
 		}

@@ -27,8 +27,8 @@ type Harness[S any] struct {
 	// Store is new and empty. A suite may close it, and the caller closes it after the test.
 	Store S
 	// Advance returns when the store's clock, and that of its clients, has advanced by at least d.
-	// A test advances at most a second in total, except those that the suites name, and tests that
-	// are repeated because the machine is slow.
+	// A test advances at most a second in total, except tests that the suites name, and tests that are
+	// repeated because the machine is slow.
 	Advance func(d time.Duration)
 	// Another returns the store of another process with the same state, and a function by which that
 	// process dies: the server, which is not told, has no more connections to it. Only [Crashes] needs

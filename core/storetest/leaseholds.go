@@ -21,11 +21,11 @@ var leaseHoldTests = []leaseTest{
 	{"revoke ends one of several holds", leaseCase.revokesOne},
 }
 
-// semaphoreTests are those that need a small capacity.
+// semaphoreTests need a small capacity.
 var semaphoreTests = []leaseTest{
 	{"downgrade to any weight", leaseCase.downgradesPartly},
 	{"many holds expire at once", leaseCase.manyExpire},
-	{"expired holds are in nobody's way, however many there are", leaseCase.allExpire},
+	{"expired holds delay no request, however many there are", leaseCase.allExpire},
 	{"one call can make room in several keys", leaseCase.releaseTogether},
 }
 

@@ -61,7 +61,7 @@ func (l leaseCase) queueIsBounded() {
 	}
 	l.granted(atMost(1, l.light()))
 	first, second := atMost(2, l.whole()), atMost(2, l.light())
-	second.Reserve = 1 // those that stand behind a request count too
+	second.Reserve = 1 // requests behind a request count too
 	l.queued(first)
 	l.queued(second)
 	refused := atMost(2, l.light())
@@ -255,7 +255,7 @@ func (l leaseCase) queuedAnew() {
 		holder = w.req
 	}
 
-	// If the place is before all others, what is free is granted.
+	// If the place is before all others, free capacity is granted.
 	l.waiting(l.capacity)
 	l.downgrade(holder, 1, true)
 	behind := l.waits(l.whole())
@@ -265,7 +265,7 @@ func (l leaseCase) queuedAnew() {
 	l.granted(early)
 	l.waiting(2, behind)
 
-	// What comes later stands behind it, even if its number is ahead of the clock.
+	// A later request stands behind it, even if its number is ahead of the clock.
 	late := l.light()
 	late.Place = behind.req.Place + int64(time.Hour/time.Microsecond)
 	l.queued(late)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// Leases is the contract of store.Leases. Tests of waiters that nobody awaits wait until the store
+// Leases is the contract of store.Leases. Tests of waiters that no call awaits wait until the store
 // has dropped them, and advance the clock by up to eight seconds.
 func Leases[S store.Leases](t *testing.T, run Runner[S]) { leases(t, run) }
 
@@ -27,8 +27,8 @@ func leases[S any](t *testing.T, run Runner[S]) {
 }
 
 var leaseTests = []leaseTest{
-	{"what is free is granted", leaseCase.grantsFree},
-	{"what is held is refused, or queued for", leaseCase.heldIsTaken},
+	{"free capacity is granted", leaseCase.grantsFree},
+	{"a held key is refused, or queued for", leaseCase.heldIsTaken},
 	{"acquire recognises its own repeat", leaseCase.acquireTwice},
 	{"the repeat of an acquire returns no more than its lease", leaseCase.acquireLater},
 	{"release recognises its own repeat", leaseCase.releaseTwice},

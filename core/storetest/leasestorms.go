@@ -94,7 +94,7 @@ func (l leaseCase) storm() {
 	for i := range 10 {
 		wg.Go(func() {
 			for round := range 8 {
-				// A lease after a wait, and then those that it gets without one.
+				// A lease after a wait, and then leases without one.
 				req := l.some(i + round)
 				req.Fences = 4
 				grant, ok := l.take(req)

@@ -19,7 +19,7 @@ func quorumExceptions() Exceptions {
 	return e
 }
 
-const quorumLocks = `what is held is refused, or queued for
+const quorumLocks = `a held key is refused, or queued for
 acquire recognises its own repeat
 release recognises its own repeat
 a release by another ID changes nothing
@@ -62,8 +62,8 @@ a writer's release admits all readers before the next writer
 requests behind a withdrawn one move up
 `
 
-const quorumSemaphores = `what is free is granted
-what is held is refused, or queued for
+const quorumSemaphores = `free capacity is granted
+a held key is refused, or queued for
 acquire recognises its own repeat
 the repeat of an acquire returns no more than its lease
 release recognises its own repeat
@@ -89,7 +89,7 @@ a late step after a release has no effect
 revoke ends one of several holds
 downgrade to any weight
 many holds expire at once
-expired holds are in nobody's way, however many there are
+expired holds delay no request, however many there are
 one call can make room in several keys
 a new request never overtakes the queue
 a full queue refuses requests
@@ -138,9 +138,9 @@ a waiting request that can never be granted is removed
 a reserve is left to others
 a smaller reserve goes first
 a request is never behind one with a larger reserve
-what waits with a smaller reserve counts
-what waits with a smaller reserve counts at a release too
-what waits with a larger reserve does not count
+waiters with a smaller reserve count
+waiters with a smaller reserve count at a release too
+waiters with a larger reserve do not count
 several tiers are served in their order
 a withdrawal lets in a lower tier
 a tier that is blocked blocks no other

@@ -237,7 +237,7 @@ func settleAtAnotherRate(t *testing.T, h Harness[store.Buckets]) {
 	l.settles(true, "k", daily, -1, 3)
 	l.settles(true, "k", hourly, 3, 6)
 	l.settles(false, "k", daily, 10, 15)
-	l.used("k", hourly, 10) // what was overdrawn is not, at another rate
+	l.used("k", hourly, 10) // an overdraft at another rate is not counted
 }
 
 func holdKey(t *testing.T, h Harness[store.Buckets]) {

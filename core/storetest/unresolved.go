@@ -292,7 +292,7 @@ func reconciles(t *testing.T, h Harness[store.Records]) {
 			o.settle(owner, store.Completed, []byte("late"), false)
 		})
 	}
-	// What is known is not reconciled.
+	// A known outcome is not reconciled.
 	o, owner := newOp(t, h), newOwner()
 	o.started(owner, longLease, false, 1)
 	o.mark(owner, 1, store.NoEffects, true)

@@ -2,7 +2,7 @@ package storetest
 
 import "time"
 
-// zookeeperExceptions are those of core/zkstore. What a dead process holds ends with its session, of
+// zookeeperExceptions are those of core/zkstore. Holds of a dead process end with its session, of
 // 40 s by default.
 func zookeeperExceptions() Exceptions {
 	e := Exceptions{Store: "zookeeper", Grace: 40 * time.Second, Leases: make(map[string]string)}
@@ -16,9 +16,9 @@ func zookeeperExceptions() Exceptions {
 		"semaphore: a reserve is left to others",
 		"semaphore: a smaller reserve goes first",
 		"semaphore: a request is never behind one with a larger reserve",
-		"semaphore: what waits with a smaller reserve counts",
-		"semaphore: what waits with a smaller reserve counts at a release too",
-		"semaphore: what waits with a larger reserve does not count",
+		"semaphore: waiters with a smaller reserve count",
+		"semaphore: waiters with a smaller reserve count at a release too",
+		"semaphore: waiters with a larger reserve do not count",
 		"semaphore: several tiers are served in their order",
 		"semaphore: a withdrawal lets in a lower tier",
 		"semaphore: a tier that is blocked blocks no other",

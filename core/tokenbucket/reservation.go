@@ -32,7 +32,7 @@ type Cost map[string]int64
 // A reservation that is not settled, because its process died, stays charged as estimated. Its
 // tokens come back as all tokens do; those of a calendar ([Monthly]) at the end of the period,
 // after which nothing is settled. An estimate above the burst of a limit is reduced to the burst,
-// since it would be denied for ever; [Reservation.Reduced] reports it.
+// since it would always be denied; [Reservation.Reduced] reports it.
 //
 // A denial is no error: Allowed is false, nothing was charged, and the other methods of the
 // reservation do nothing. Errors are those of [Limiter.AllowN], [ErrInvalidCost] for a negative

@@ -108,8 +108,8 @@ func (l *Limiter) compile(plan Plan) (compiledPlan, error) {
 	return plan.compile(l.name)
 }
 
-// settings returns those that limiters of the name must have in common: also the parent, since it
-// has the place of the buckets.
+// settings returns the settings that limiters of the name must have in common: also the parent,
+// since it has the place of the buckets.
 func (l *Limiter) settings() namesake.Settings {
 	r := l.rule.Load()
 	s := namesake.Settings{Text: r.text + r.enforcement.text()}

@@ -32,7 +32,7 @@ func (u urgency) changesNothing() bool { return u <= renews }
 // passes reports whether an open breaker does not refuse the call.
 func (u urgency) passes() bool { return u == renews || u == finishes }
 
-// Bounds of calls in flight, those that their callers have given up included: the client ends a
+// Bounds of calls in flight, calls that their callers have given up included: the client ends a
 // call when it has a reply, or when its connection breaks.
 const (
 	maxCalls     = 512

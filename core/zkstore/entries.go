@@ -21,7 +21,7 @@ const (
 )
 
 // entry is a request of this process: a waiter or a hold. Its fields are guarded by the mutex of
-// entries, except those that do not change.
+// entries, except fields that do not change.
 type entry struct {
 	place
 	id      string
@@ -85,7 +85,7 @@ type entries struct {
 	withdrawn   expiry.Table[string, struct{}]
 	began       time.Time
 	leaving     int  // entries
-	sweeping    bool // what leaves
+	sweeping    bool // a goroutine removes the leaving entries
 	connections atomic.Int64
 }
 
@@ -93,7 +93,7 @@ type entries struct {
 type key struct {
 	place
 	entries   map[string]*entry
-	following bool          // a goroutine looks at the queue for those that are awaited
+	following bool          // a goroutine looks at the queue for awaited entries
 	kick      chan struct{} // has room for one
 	facts     map[string]*facts
 }

@@ -81,7 +81,7 @@ func (s *Store) create(ctx context.Context, e *entry) (child, error) {
 	a := attempt{made: e.made, node: e.node, session: e.session}
 	if e.node.name != "" {
 		delete(s.entries.nodes, e.path())
-		if e.session == nil || !e.session.ended() { // nil: what the server says of the node is not known yet
+		if e.session == nil || !e.session.ended() { // nil: the server's state of the node is not known yet
 			a.replaces = e.path()
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // queue is the queue of a key as it was read: its entries in the server's order, with the facts of
-// those that hold and of the first that waits. The others wait, since there are no reserves.
+// the holders and of the first waiter. The others wait, since there are no reserves.
 type queue struct {
 	place
 	list  []child
@@ -38,7 +38,7 @@ func (s *Store) queueOf(p place, list []child, forWaiters bool) *queue {
 	if k == nil || !forWaiters {
 		return q
 	}
-	read := make(map[string]*facts, len(list)) // without those that are gone
+	read := make(map[string]*facts, len(list)) // without entries that are gone
 	for _, c := range list {
 		if f := k.facts[c.name]; f != nil && q.own[c.name] == nil {
 			q.facts[c.name], read[c.name] = f, f

@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// ReleaseLeases implements store.Leases: one request for each reference, all of them together. What
-// it cannot remove is removed in the background, unless the session ends before.
+// ReleaseLeases implements store.Leases: one request for each reference, all of them together.
+// Entries that it cannot remove are removed in the background, unless the session ends before.
 func (s *Store) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) (outcomes []store.ReleaseOutcome, err error) {
 	outcomes = make([]store.ReleaseOutcome, len(refs))
 	if err := s.calls.over(ctx); err != nil {

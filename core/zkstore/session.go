@@ -35,7 +35,7 @@ func (s *session) beatEvery() time.Duration {
 }
 
 // link is the state of the client's connection. It learns of every event: the client calls it, and
-// drops those that it sends to a channel when that is full.
+// drops events for a channel that is full.
 type link struct {
 	patience time.Duration // for the reply of a handshake
 	hosts    hosts

@@ -1,9 +1,9 @@
 // Package zkstore keeps locks, semaphores and latches on ZooKeeper 3.5.3 or later, for services that
 // have it already. It implements store.Leases and store.Latches, and no other mechanism.
 //
-// A hold and a waiter is an ephemeral sequential node, so the server's order is the queue, and what
-// a dead process leaves behind ends with its session. [Held] makes the caller's own writes depend on
-// a hold, which then excludes a paused holder too.
+// A hold and a waiter is an ephemeral sequential node, so the server's order is the queue, and the
+// nodes of a dead process end with its session. [Held] makes the caller's own writes depend on a
+// hold, which then excludes a paused holder too.
 package zkstore
 
 import (

@@ -116,8 +116,8 @@ func (q *Queue) Fits(e Entry) bool {
 }
 
 // Next returns the Order of an entry that is granted now: behind all that hold, and before all that
-// wait without a reserve. revision is that of the state: no entry was created or granted after it, and
-// those that are created after the grant have a larger one.
+// wait without a reserve. revision is that of the state: no entry was created or granted after it,
+// and entries that are created after the grant have a larger one.
 func (q *Queue) Next(revision int64) string {
 	switch n := len(q.Holds); {
 	case n == 0 && len(q.line) == 0:

@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS lk.documents (
   space bytea,
   name bytea,
   version bigint NOT NULL,
-  replaced bigint NOT NULL,  -- what its put named: a version, 0 for any, or -1 for none
+  replaced bigint NOT NULL,  -- named by its put: a version, 0 for any, or -1 for none
   put bigint NOT NULL,       -- when it was put, or removed
   expires bigint NOT NULL,   -- 0 if it was removed
   data bytea NOT NULL,
@@ -37,7 +37,7 @@ BEGIN
         VALUES (of_space, of_name, 0, 0, 0, 0, '') ON CONFLICT DO NOTHING;
     END IF;
     SELECT * INTO d FROM lk.documents s WHERE s.space = of_space AND s.name = of_name FOR UPDATE;
-    EXIT WHEN FOUND; -- else it was swept meanwhile
+    EXIT WHEN FOUND; -- else a sweep has removed it
   END LOOP;
   at := lk.now_us();
   IF d.expires > at THEN

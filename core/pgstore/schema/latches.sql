@@ -36,7 +36,7 @@ BEGIN
   LOOP
     INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
     SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE;
-    EXIT WHEN FOUND; -- else it was swept meanwhile
+    EXIT WHEN FOUND; -- else a sweep has removed it
   END LOOP;
   at := lk.now_us();
   IF l.ends <= at THEN
@@ -69,7 +69,7 @@ BEGIN
   LOOP
     INSERT INTO lk.latches (id, arrived, ends, era) VALUES (of_id, 0, 0, 0) ON CONFLICT (id) DO NOTHING;
     SELECT * INTO l FROM lk.latches WHERE id = of_id FOR UPDATE; -- a participant comes before this, or tells the inbox
-    EXIT WHEN FOUND; -- else it was swept meanwhile
+    EXIT WHEN FOUND; -- else a sweep has removed it
   END LOOP;
   at := lk.now_us();
   IF l.ends > at AND l.arrived >= for_count THEN

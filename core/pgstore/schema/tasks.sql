@@ -1,8 +1,8 @@
 -- Delayed tasks. Times are µs of the server's clock, spans are µs.
 
 -- The tasks that wait or run. due is when the task is due, or the end of the lease of the attempt
--- that runs. So a task whose lease has ended is due without a further step. What follows it, or a
--- cancel, then comes into force with the next step that meets the row: see lock_task_1 and
+-- that runs. So a task whose lease has ended is due without a further step. A task that follows it,
+-- or a cancel, then comes into force with the next step that meets the row: see lock_task_1 and
 -- take_tasks_1.
 CREATE TABLE IF NOT EXISTS lk.tasks (
   queue text COLLATE "C" NOT NULL,
@@ -69,7 +69,7 @@ CREATE TABLE IF NOT EXISTS lk.task_waiters (
   PRIMARY KEY (queue, inbox)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
--- What a transaction of the caller's has put. Its commit removes the rows, and wakes processes.
+-- The puts of a transaction of the caller's. Its commit removes the rows, and wakes processes.
 CREATE TABLE IF NOT EXISTS lk.task_wakes (
   transaction xid8 DEFAULT pg_current_xact_id(),
   queue text COLLATE "C",
@@ -94,7 +94,7 @@ BEGIN
 END $$;
 
 -- wake_at_commit_1 wakes the processes that wait for a later task. It runs at the commit, so that
--- it finds those that have begun to wait since the put, and locks their rows for a moment only.
+-- it finds processes that have begun to wait since the put, and locks their rows for a moment only.
 CREATE OR REPLACE FUNCTION lk.wake_at_commit_1() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   DELETE FROM lk.task_wakes w WHERE w.transaction = NEW.transaction AND w.queue = NEW.queue AND w.due = NEW.due;
@@ -122,7 +122,7 @@ END $$;
 
 -- end_tasks_1 ends the attempts at tasks, whose rows the caller has locked: a task that follows
 -- takes the place of the one before, and is due after its end, and a cancelled one is removed.
--- Others it leaves. So no task becomes due at an earlier time than those that were taken: see
+-- Others it leaves. So no task becomes due at an earlier time than the tasks that were taken: see
 -- queueHints in taskhints.go.
 CREATE OR REPLACE FUNCTION lk.end_tasks_1(places tid[], at bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -22,15 +22,15 @@ end
 local t = redis.call('TIME')
 local at = string.format('%016.0f', t[1] * 1000000 + t[2])
 -- late steps of the attempt have no effect
-local nobody, over = string.rep('-', 22), string.rep('0', 16)
+local noOwner, over = string.rep('-', 22), string.rep('0', 16)
 if r.state == 'R' then
-  redis.call('SET', KEYS[1], '3U1' .. r.prior .. nobody .. string.sub(head, 27, 77) .. over .. string.sub(head, 94, 142) .. at .. '0' ..
+  redis.call('SET', KEYS[1], '3U1' .. r.prior .. noOwner .. string.sub(head, 27, 77) .. over .. string.sub(head, 94, 142) .. at .. '0' ..
     string.sub(head, 160, r.tail - 1), 'KEEPTTL')
 elseif r.prior == '1' or r.effects == '2' then -- keep the evidence
   if r.prior == '1' then
     redis.call('SETRANGE', KEYS[1], 2, '1')
   end
-  redis.call('SETRANGE', KEYS[1], 4, nobody)
+  redis.call('SETRANGE', KEYS[1], 4, noOwner)
   redis.call('SETRANGE', KEYS[1], 77, over)
   redis.call('SETRANGE', KEYS[1], 142, at .. '0')
 else

@@ -44,7 +44,7 @@ type Share int8
 const (
 	// OrdinaryShare leaves connections to the calls of the other kinds.
 	OrdinaryShare Share = iota
-	// ReleaseShare is for releases and pushes, which let others go on.
+	// ReleaseShare is for releases and pushes, which let waiters continue.
 	ReleaseShare
 	// RenewalShare is for calls that keep a lease, or a place in a queue.
 	RenewalShare
