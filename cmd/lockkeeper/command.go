@@ -40,7 +40,7 @@ const (
 		"that it stands in no list of processes; one that begins with id: or - must be given so."
 	literalHelp = "With - the key is read from standard input, so that it stands in no list of processes."
 	stdinHelp   = "With - it is read from standard input."
-	namesHelp   = "Without a name it lists those that living processes have."
+	namesHelp   = "Without a name it lists the names of living processes."
 )
 
 // commands returns all commands, in the order of the help.

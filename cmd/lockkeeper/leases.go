@@ -98,7 +98,7 @@ func (v *leasesView) text(p printer) {
 				operate.Short(h.Age), operate.Short(h.Remaining), strconv.FormatInt(h.Fence, 10), waiting)
 		}
 		if len(one.Holders) == 0 {
-			t.add(keyText(one.Key), "nobody", "", "", "", "", waiting)
+			t.add(keyText(one.Key), "none", "", "", "", "", waiting)
 		}
 	}
 	t.print(p)
@@ -209,7 +209,7 @@ func (c *call) named(key, id string) string {
 func (c *call) onlyFence(seen *leaseView) (int64, error) {
 	switch len(seen.Holders) {
 	case 0:
-		return 0, c.nothing("Nobody holds it: nothing is left to release.")
+		return 0, c.nothing("There is no hold: nothing is left to release.")
 	case 1:
 		return seen.Holders[0].Fence, nil
 	}

@@ -45,7 +45,7 @@ type call struct {
 	store  store.Store
 }
 
-// errFound ends a command with the exit code 1. What was found has been printed.
+// errFound ends a command with the exit code 1. The findings have been printed.
 var errFound = errors.New("found")
 
 // usageError is an error of the command line.

@@ -21,8 +21,8 @@ func (p printer) line(format string, args ...any) {
 	_, _ = fmt.Fprintln(p.w, printable(fmt.Sprintf(format, args...)))
 }
 
-// printable returns a text on one line, without what terminals obey: control characters, those that
-// change the direction of text, and other invisible ones.
+// printable returns a text on one line, without characters that terminals obey: control characters,
+// changes of the direction of text, and other invisible ones.
 func printable(text string) string {
 	indent := text[:len(text)-len(strings.TrimLeft(text, " "))]
 	return indent + strings.Map(func(r rune) rune {

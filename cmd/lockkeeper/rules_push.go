@@ -38,7 +38,7 @@ func rollbackRules(ctx context.Context, c *call) error {
 			return c.putRules(ctx, "version "+c.args[0], v.Document, what)
 		}
 	}
-	return c.nothing("The store does not have this version: rules history lists those that it has.")
+	return c.nothing("The store does not have this version: rules history lists the ones that it has.")
 }
 
 // putRules pushes a document from a file or a version. If it has errors, putRules prints them, and

@@ -149,7 +149,7 @@ func TestAsking(t *testing.T) {
 	ask := func() *terminal {
 		tty := s.on(80, 24, "locks", "release", "stock", "key", "-why", "it hangs")
 		tty.await("? [y/N] ")
-		for _, text := range []string{holder, fmt.Sprint(lease.Fence().Number), "The holder is told",
+		for _, text := range []string{holder, fmt.Sprint(lease.Fence().Number), "The holder's context ends",
 			"release lock stock"} {
 			tty.await(text)
 		}

@@ -18,7 +18,7 @@ const frameInterval = 2 * time.Second
 
 // topView is what passes and what is denied.
 type topView struct {
-	Rows      []topRow `json:"mechanisms"` // those that deny most first
+	Rows      []topRow `json:"mechanisms"` // the most denials first
 	Processes int      `json:"processes"`
 
 	wrong         int

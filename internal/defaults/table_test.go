@@ -3,7 +3,7 @@ package defaults_test
 const head = `# Defaults
 
 Every default that can bite, printed from the code by a test: ` + "`go test ./internal/defaults -run TestDefaults -update`" + `.
-Values are those of the code, and what shows an edge is looked up in it. *That time* is the default of the row. An
+Values are those of the code, and signs of an edge are looked up in it. *That time* is the default of the row. An
 option out of its range is an error of ` + "`New`" + `, or a panic of the option in middleware; no option is ignored.
 
 | About | |
@@ -171,7 +171,7 @@ var sections = []section{
 		{name: "memory of unconfirmed abandoned attempts", from: "core/guard.maxAbandonBytes", unit: "bytes",
 			edge: "The same for attempts that ended without effects: repeats wait until their leases end.", shows: "`dropped`", instead: "nothing"},
 		{name: "data that is deflated", from: "core/guard.deflateAbove", unit: "bytes", edge: "Larger answers are kept deflated, if that makes them smaller.", shows: noSign, instead: "nothing"},
-		{of: "Guard.Close", from: "core/guard.closeTimeout", edge: "Close waits up to that time for attempts and completions.", shows: "the error of Close has the number of those that are left",
+		{of: "Guard.Close", from: "core/guard.closeTimeout", edge: "Close waits up to that time for attempts and completions.", shows: "the error of Close has the number of the remaining ones",
 			instead: "Shutdown of the store, with a context of your own"},
 	}},
 	{title: "Delayed tasks", dir: "core/delay", rows: []row{
@@ -224,7 +224,7 @@ var sections = []section{
 		{of: "*/ratelimit.Costs", name: "`…/ratelimit.Costs`", is: "nil", says: "a token", edge: "An expensive request is charged as a cheap one.", shows: noSign, instead: "an estimate, and what was used"},
 		{of: "*/ratelimit.ChargeCodes", name: "`grpcmw/ratelimit.ChargeCodes`", is: "nil", says: "all", edge: "As for `policy.ChargeStatus`.", shows: noSign, instead: "the codes of failed log-ins"},
 		{of: "*/ratelimit.PerMessage", name: "`grpcmw/ratelimit.PerMessage`", edge: "A stream takes one token, however many messages it has.", shows: noSign, instead: "the option for streams of requests"},
-		{name: "time to come back behind attempts in flight, at most", from: "internal/middleware.maxSettling", edge: "A request that is refused because of others in flight is told their recent duration, and no more than this.", shows: "`Retry-After`", instead: "nothing"},
+		{name: "time to come back behind attempts in flight, at most", from: "internal/middleware.maxSettling", edge: "A request that is refused because of others in flight is answered with their recent duration, and no more than this.", shows: "`Retry-After`", instead: "nothing"},
 	}},
 	{title: "Middleware of guards", dir: "core/policy", rows: []row{
 		{of: "Methods", is: "[]string{http.MethodPost, http.MethodPatch}", says: "POST and PATCH", edge: "Requests with other methods run unguarded, also with a key.", shows: "no `Idempotency-Replayed` in a repeat's answer", instead: "PUT and DELETE, if they are not idempotent by themselves"},
@@ -256,7 +256,7 @@ var sections = []section{
 	{title: "Middleware of locks, permits and fences", dir: "core/policy", rows: []row{
 		{of: "Overload", edge: "A request without a permit is refused with 429, as if the client were at fault. With the option 503, and up to {internal/middleware.minSpread} more to wait at random, or as much again if that is more.", shows: "429 `too-many-at-once`", instead: "the option where permits protect the server"},
 		{of: "*/concurrency.Tiers", name: "`…/concurrency.Tiers`", is: "nil", says: "none", edge: "All requests are refused alike when there is too much.", shows: "`lockkeeper.tier` is missing", instead: "a tier by route or account"},
-		{name: "time to come back behind a queue, at most", from: "internal/middleware.maxRetryAfter", edge: "Refused requests are told the recent duration times the queue, and no more than this.", shows: "`Retry-After`", instead: "nothing"},
+		{name: "time to come back behind a queue, at most", from: "internal/middleware.maxRetryAfter", edge: "Refused requests are answered with the recent duration times the queue, and no more than this.", shows: "`Retry-After`", instead: "nothing"},
 		{name: "body that is read before a request waits", from: "internal/httpmw.maxEarly", unit: "bytes", edge: "Behind a larger one, a client that leaves is not noticed, and its request keeps its place until it has waited.", shows: noSign, instead: "`policy.Wait` of seconds"},
 		{name: "such bodies of a middleware", from: "internal/httpmw.maxEarlyBodies", unit: "bytes", edge: "The same for those beyond it.", shows: noSign, instead: "nothing"},
 		{of: "AllowUnfenced", edge: "A request without a fence is refused with 428 `fence-missing`.", shows: "428", instead: "the option until all clients send one"},
@@ -305,7 +305,7 @@ var sections = []section{
 		{name: "place of a waiter that no call awaits", from: "core/internal/waiting.keptUnawaited", edge: "Its place ends: a caller that comes back later queues anew.", shows: noSign, instead: "nothing"},
 		{name: "heartbeat of waiters, every", from: "core/internal/waiting.beatEvery", edge: "A waiter without a reply for {core/internal/waiting.silentBeats} of them gives up.", shows: "`store.ErrUnavailable`", instead: "nothing"},
 		{name: "tombstones of released requests, for", from: "core/internal/waiting.LateFor", edge: "A request that arrives more than that time after its own release would be granted, and held for its TTL.", shows: noSign, instead: "nothing"},
-		{name: "Close of a store, at most", from: "core/internal/hooks.closeTimeout", edge: "What is still held or unconfirmed is left to its TTL.", shows: "the error of Close", instead: "Shutdown before Close, with a context of your own"},
+		{name: "Close of a store, at most", from: "core/internal/hooks.closeTimeout", edge: "Holds and unconfirmed completions that remain are left to their TTL.", shows: "the error of Close", instead: "Shutdown before Close, with a context of your own"},
 	}},
 	{title: "Redis", dir: "core/redisstore", rows: []row{
 		{of: "WithTimeout", bites: 1,
@@ -340,7 +340,7 @@ var sections = []section{
 		{of: "Store.Check", from: "core/etcdstore.New.quota", unit: "bytes", name: "quota that `etcdstore.Store.Check` assumes", edge: "It reports a database that has four fifths of it.", shows: "`etcdstore.Store.Check`", instead: "the server's quota, and compaction"},
 	}},
 	{title: "ZooKeeper", dir: "core/zkstore", rows: []row{
-		{of: "WithSession", edge: "What a dead process holds lasts for that time after its death. A TTL, with its lock-delay, of more than four fifths of it is refused.", shows: "`store.ErrMisconfigured`, `lockkeeper: the session at zookeeper has ended`", instead: "seconds if others cannot wait, with TTLs that fit"},
+		{of: "WithSession", edge: "Holds of a dead process last for that time after its death. A TTL, with its lock-delay, of more than four fifths of it is refused.", shows: "`store.ErrMisconfigured`, `lockkeeper: the session at zookeeper has ended`", instead: "seconds if others cannot wait, with TTLs that fit"},
 		{of: "WithTimeout", edge: "A step fails after that time; after a silence of that time the store connects to the next server.", shows: "`store.ErrUnavailable`, `LockkeeperStoreDown`", instead: "longer for a distant server"},
 		{of: "WithAuth", edge: "Anyone who reaches the server may read, change and remove what the store has.", shows: noSign, instead: "credentials, and the same in all processes"},
 		{of: "WithChroot", is: "nil", says: "none", edge: "The nodes are at the root.", shows: noSign, instead: "the path that the service owns"},

@@ -160,7 +160,7 @@ func (h *ownHolds) add(key string, began time.Time, d time.Duration, stored bool
 	h.last.Store(max(h.last.Load(), until))
 }
 
-// left returns how long a key is held: by all holds, or by those that only this process has.
+// left returns how long a key is held: by all holds, or by the ones that only this process has.
 func (h *ownHolds) left(key string, all bool) time.Duration {
 	last := h.last.Load()
 	if last == 0 {

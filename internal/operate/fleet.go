@@ -131,7 +131,7 @@ func (p *Point) Calls() uint64 { return p.Passed + p.Denied + p.Failed + p.Other
 
 // Chart returns the last ten minutes, the oldest point first. The slots of processes begin at
 // different times: a point has those whose age is the same but for one slot, and the last point has
-// those that are open. So the sum of a chart is that of the slots.
+// the open ones. So the sum of a chart is that of the slots.
 func (r *Row) Chart() []Point {
 	points := make([]Point, Points)
 	took := make([][]presence.Slot, Points)

@@ -52,7 +52,7 @@ func Sentence(found []Trouble) string {
 }
 
 const (
-	effectOfRelease = "The holder is told and must stop. A write that it has in flight is stopped by a fence only, " +
+	effectOfRelease = "The holder's context ends, and it must stop. A write that it has in flight is stopped by a fence only, " +
 		"so end its process first if you can."
 	effectOfResolution = "A repeat of the request then gets the answer that you choose, or runs again. Say that it never " +
 		"happened only if nothing of it can arrive any more."

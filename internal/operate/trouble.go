@@ -59,7 +59,7 @@ func Troubles(fleet []presence.Process) []Trouble {
 	return Sort(found)
 }
 
-// Sort sorts troubles, the worst first, and removes those that are told twice.
+// Sort sorts troubles, the worst first, and removes duplicates.
 func Sort(found []Trouble) []Trouble {
 	slices.SortStableFunc(found, func(a, b Trouble) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.What, b.What))
@@ -204,7 +204,7 @@ func Noun(kind string) string {
 
 // Left returns the work that waits for a person: operations of unknown outcome, and buried and late
 // tasks. It lists the records of guards, which takes Redis seconds for a million of them. An error
-// ends it, and what was found is returned all the same.
+// ends it, and earlier findings are returned all the same.
 func Left(ctx context.Context, st any, fleet []presence.Process) (found []Trouble, err error) {
 	for _, r := range Rows(fleet) {
 		if !r.Reachable() {

@@ -1,5 +1,5 @@
 // Package telemetry emits OpenTelemetry metrics and spans, and logs, of mechanisms and stores. It
-// never emits keys, scopes or tokens. Its only names are those that the application gives its
+// never emits keys, scopes or tokens. Its only names are the ones that the application gives its
 // mechanisms. Attributes are computed only if they are recorded.
 package telemetry
 

@@ -103,9 +103,9 @@ func AllowAnyone() Option {
 // ReadOnly has the console refuse all actions.
 func ReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
-// ShowKeys shows the keys of locks, limits and tasks in pages, and not only their IDs, and those that
-// this process's limiters deny to all who read the store (presence.ShowKeys). Keys are often personal
-// data: addresses, names of customers.
+// ShowKeys shows the keys of locks, limits and tasks in pages, and not only their IDs, and shows
+// the keys that this process's limiters deny to all readers of the store (presence.ShowKeys). Keys
+// are often personal data: addresses, names of customers.
 func ShowKeys() Option { return func(c *config) { c.showKeys = true } }
 
 // Including also shows other stores of this process.

@@ -13,7 +13,7 @@ import (
 // chart is a mechanism's last ten minutes as the paths of two drawings, which are operate.Points wide
 // and chartHeight high. The open slot is left out: it would fall and rise with each look.
 type chart struct {
-	Allowed, Denied string // areas: calls that passed, and on top of them those that did not
+	Allowed, Denied string // areas: calls that passed, and on top of them the denied ones
 	P50, P99        string // lines, on a logarithmic scale from 10 µs to 100 s
 	Most            uint64 // calls in 5 s at the top of the first drawing
 }

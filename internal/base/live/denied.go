@@ -52,7 +52,7 @@ func (c *Counter) DeniedKeys() []DeniedKey {
 
 // deniedKeys has the keys that were denied in a window of [Slots] slots, and in the one before it.
 type deniedKeys struct {
-	counted atomic.Uint32 // denials in this slot, without those that the sample leaves out
+	counted atomic.Uint32 // denials in this slot, without the ones that the sample leaves out
 
 	mu           sync.Mutex
 	number       int // of the current window

@@ -207,8 +207,8 @@ type totals struct {
 	took   [Buckets]uint64
 }
 
-// Step closes the slots that have ended. Whoever reads the counter calls it every [SlotLength]: what
-// was counted since the last call belongs to the first slot that has ended since.
+// Step closes the slots that have ended. The reader of the counter calls it every [SlotLength]:
+// calls that were counted since the last one belong to the first slot that has ended since.
 func (c *Counter) Step() {
 	if s := c.running(); s != nil {
 		s.mu.Lock()

@@ -80,7 +80,7 @@ type Settings struct {
 	// Retention is how long records are kept; zero for the guard's.
 	Retention time.Duration
 	// KeepFields are the canonical names of the kept header fields and trailers, nil for all.
-	// DropFields are the names of those that are not kept.
+	// DropFields are the names of the dropped ones.
 	KeepFields, DropFields map[string]bool
 	// KeyField is the field of a gRPC request that may have its key.
 	KeyField string

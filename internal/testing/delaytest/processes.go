@@ -70,7 +70,7 @@ func Work(t *testing.T, st store.Delays, effect func(context.Context, *delay.Tas
 // process is this binary with one test, which calls [Worker] and [Work], and with further
 // environment variables.
 //
-// No task is early or lost: each is done, or buried. It returns those that are buried.
+// No task is early or lost: each is done, or buried. It returns the buried ones.
 func Processes(t *testing.T, tasks int, st store.Delays, test string, env ...string) (buried map[string]bool) {
 	t.Helper()
 	const processes, batches = 8, 10

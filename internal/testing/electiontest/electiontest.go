@@ -51,7 +51,7 @@ type fleet struct {
 	late  atomic.Int64 // the longest time that a call and its goroutine took
 
 	mu         sync.Mutex
-	candidates []*candidate // with those that have died
+	candidates []*candidate // with the dead ones
 	last       int64        // fence
 }
 
@@ -172,7 +172,7 @@ func (f *fleet) next() *begun {
 	case b := <-f.terms:
 		return b
 	case <-time.After(within):
-		f.Fatalf("nobody led for %v", within)
+		f.Fatalf("there was no leader for %v", within)
 		return nil
 	}
 }
@@ -200,7 +200,7 @@ func (f *fleet) round(n int, leader *begun) *begun {
 	end()
 	next := f.next()
 	gap, late := next.at.Sub(since), time.Duration(f.late.Load())
-	f.Logf("nobody led for %v after a %s; a call took up to %v", gap, how, late)
+	f.Logf("there was no leader for %v after a %s; a call took up to %v", gap, how, late)
 	if gap > longest+5*late { // a gap is a sequence of calls
 		f.Errorf("that is more than %v", longest)
 	}

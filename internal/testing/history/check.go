@@ -7,7 +7,7 @@ import (
 )
 
 // CheckLock returns the errors in a history of one lock, whose events are in the order of time: leases
-// that overlap, except those that are shared, fences of exclusive ones that do not grow, and, once a process
+// that overlap, except shared ones, fences of exclusive ones that do not grow, and, once a process
 // was killed, too long gaps between a lease's end and the next grant. Before, the processes begin.
 func CheckLock(events []Event, shared func(hold string) bool, longest time.Duration) []string {
 	var (

@@ -33,8 +33,7 @@ func Main(m *testing.M, ignored ...string) {
 	os.Exit(code)
 }
 
-// wait waits until all goroutines but this one have ended, and returns the stacks of those that
-// have not.
+// wait waits until all goroutines but this one have ended, and returns the stacks of the others.
 func wait(patience time.Duration, ignored []string) []string {
 	deadline := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

@@ -220,7 +220,7 @@ var heldKeyRows = []row{
 		}
 		c.ran(t, 2)
 	}},
-	{"a shadow holds its key, and denies nobody", func(t *rig) {
+	{"a shadow holds its key, and denies no request", func(t *rig) {
 		var c counter
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(1))
 		s := serve(t, c.handle, RateLimit{Limiter: l, By: byHeader, Options: []policy.RateLimitOption{

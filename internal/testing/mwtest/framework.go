@@ -4,8 +4,8 @@
 // A row must hold in every framework on every store. That is proven for a sum of them, not for
 // their product:
 //
-//   - every framework runs every row, with stores in memory ([Run]), but for those that it names as
-//     impossible ([Excepting]);
+//   - every framework runs every row, with stores in memory ([Run]), but for the ones that it names
+//     as impossible ([Excepting]);
 //   - every store runs every case of package storetest, which is all that the mechanisms require of it;
 //   - net/http runs the rows about what a client is answered on every kind of server ([RunOnServers],
 //     [RunOn] for PostgreSQL, and [RunLeases] for etcd and ZooKeeper, which have locks and permits
@@ -14,11 +14,11 @@
 //     ends before the store replies ([RunWaits]).
 //
 // That is enough since a framework does not meet a store. The middleware of all HTTP frameworks is
-// one set of generic functions, in package httpmw, which call the mechanisms; what differs is an
+// one set of generic functions, in package httpmw, which call the mechanisms; the difference is an
 // httpmw.Adapter, which is given requests, headers, writers and denials, but never a store, its
 // replies or its errors. So a row about decisions that passes with net/http on a store, and with
 // gin in memory, runs no line of code with gin on that store which it did not run in one of the
-// two. What an adapter and a store do share is time: a store on a server replies later, in another
+// two. An adapter and a store share only time: a store on a server replies later, in another
 // goroutine, and gives up when its context ends, while the framework ends the request's context,
 // reuses its own and closes the writer. The rows of [RunWaits] are those in which that matters.
 package mwtest

@@ -33,8 +33,9 @@ type beside struct {
 // others has its methods one level below those of Leases, which therefore hide them.
 type others struct{ store.Store }
 
-// RunLeases is RunOn for the rows about locks and permits. What they need beside leases is in memory. If the
-// store takes no reserves, the rows about tiers are replaced by one about the refusal of a tier that has one.
+// RunLeases is RunOn for the rows about locks and permits. Their other state is in memory. If the
+// store takes no reserves, the rows about tiers are replaced by one about the refusal of a tier
+// that has one.
 func RunLeases(t *testing.T, f Framework, open func(t *testing.T) func() Leases, reserves bool) {
 	k := kind{onServer: true, open: func(t *testing.T) func() store.Store {
 		leases, memory := open(t), inMemory.open(t)

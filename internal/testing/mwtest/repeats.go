@@ -55,7 +55,7 @@ var streams = map[string]http.HandlerFunc{
 
 // repeatRows are about requests that are sent again.
 var repeatRows = []row{
-	{"what belongs to one transmission is not replayed", func(t *rig) {
+	{"fields of one transmission are not replayed", func(t *rig) {
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			h := w.Header()
 			h["X-Multi"] = []string{"a, b", "c"}

@@ -247,7 +247,7 @@ func (c *counter) ran(t *rig, want int) {
 type gate struct {
 	entered  chan struct{}
 	leave    chan struct{}
-	patience time.Duration // longer than that of the row, which may send many requests meanwhile
+	patience time.Duration // longer than that of the row, which may send many requests in that time
 }
 
 func newGate(t *rig) gate {

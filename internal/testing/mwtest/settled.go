@@ -92,7 +92,7 @@ func (s settling) sendingMany(n int, header ...string) <-chan answer {
 }
 
 // post sends a request with the key a that costs 300 tokens by its estimate, reads what comes
-// first, and leaves if it is told to.
+// first, and leaves if leave is true.
 func (s settling) post(leave bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -198,7 +198,7 @@ var settledRows = []row{
 		s.send("1", "", "X-Key", "a", "X-Estimate", "5000").is(http.StatusOK, "done")
 		s.leaves("requests 9, tokens 900")
 	}},
-	{"what is used beyond the overdraft is reported", func(t *rig) {
+	{"use beyond the overdraft is reported", func(t *rig) {
 		var r reports
 		limit := costs
 		limit.Hooks = r.hooks()
@@ -278,7 +278,7 @@ var settledRows = []row{
 		st.Mend(storetest.Any)
 		s.leaves("requests 10, tokens 1000")
 	}},
-	{"a shadow of costs charges, and denies nobody", func(t *rig) {
+	{"a shadow of costs charges, and denies no request", func(t *rig) {
 		limit := RateLimit{Costs: estimated, Options: []policy.RateLimitOption{policy.Shadow()}}
 		s := serveSettling(t, newLimiter(t, newStore(t), llmPlan), limit, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, use(r, 600))

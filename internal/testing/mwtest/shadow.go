@@ -84,7 +84,7 @@ var shadowRows = []row{
 		spread(policy.ReducedCapacity, "", 1)
 		s.send(t.Context(), "1").denies(policy.KeyMissing).has("Retry-After", "")
 	}),
-	{"a shadow denies nobody, and charges as if it did", func(t *rig) {
+	{"a shadow denies no request, and charges as if it did", func(t *rig) {
 		var c counter
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(2))
 		shadow := RateLimit{
@@ -102,7 +102,7 @@ var shadowRows = []row{
 		enforced := serve(t, c.handle, RateLimit{Limiter: l, By: byHeader})
 		enforced.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("Retry-After", "~1800")
 	}},
-	{"a limiter in shadow denies nobody, and charges what it would allow", func(t *rig) {
+	{"a limiter in shadow denies no request, and charges what it would allow", func(t *rig) {
 		var c counter
 		l := newLimiter(t, newStore(t), tokenbucket.PerHour(2))
 		setEnforcement(t, l, tokenbucket.Enforcement{Mode: tokenbucket.Shadow})
@@ -174,7 +174,7 @@ var shadowRows = []row{
 		s = serve(t, c.handle, unenforced(t, l))
 		s.send("1", "", "X-Key", "a").is(http.StatusCreated, "run 8").has("RateLimit-Policy", `"api";q=1;w=3600`)
 	}},
-	{"an outage of a limiter in shadow is reported, and denies nobody", func(t *rig) {
+	{"an outage of a limiter in shadow is reported, and denies no request", func(t *rig) {
 		var c counter
 		var reported []error
 		st := newStore(t)
@@ -237,7 +237,7 @@ var shadowRows = []row{
 		}
 		s.send("1", "", "X-Key", "a").denies(policy.QuotaExceeded).has("RateLimit-Policy", `"api";q=2;w=3600`)
 	}},
-	{"a shadow's failures are reported, and deny nobody", func(t *rig) {
+	{"a shadow's failures are reported, and deny no request", func(t *rig) {
 		var c counter
 		var log logbook
 		st := newStore(t)

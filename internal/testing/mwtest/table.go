@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// Run runs the table, with stores in memory. Its rows run beside each other, but for those that
+// Run runs the table, with stores in memory. Its rows run beside each other, but for rows that
 // measure the process: no other test may run then, so that the caller must not be parallel.
 func Run(t *testing.T, f Framework) {
 	all := groups()
@@ -83,7 +83,7 @@ func timedRow(name string, test func(*rig)) row {
 type group struct {
 	name  string
 	rows  []row
-	alone []row // those that measure the process, and run before the others, one at a time
+	alone []row // they measure the process, and run before the others, one at a time
 }
 
 // groups are all rows.
@@ -129,7 +129,7 @@ func outcomes() []group {
 // waits are the rows in which the time of a request and that of its store meet: the request waits
 // until the store has something for it, and is answered then, or ends before, by its client, a
 // deadline, its server or a guard that is closed; or the request has ended, in whatever way its
-// framework ends requests, when the store is told of it.
+// framework ends requests, when the store learns of it.
 //
 // Faults are not among them. [storetest.Faulty] makes them in front of the store, which they never
 // reach: what a framework answers to a silence or an outage is the same in memory.

@@ -46,7 +46,7 @@ var twinRows = []row{
 			g.idle(t)
 		}
 	}),
-	twinRow("one of those that wait runs if the attempt is released", func(t *rig, connect func() store.Store) {
+	twinRow("one waiting twin runs if the attempt is released", func(t *rig, connect func() store.Store) {
 		var (
 			runs atomic.Int64
 			c    counter
@@ -78,7 +78,7 @@ var twinRows = []row{
 		}
 		c.ran(t, 1)
 	}),
-	twinRow("what became of an attempt is what a twin gets that waits", func(t *rig, connect func() store.Store) {
+	twinRow("a waiting twin gets the outcome of the attempt", func(t *rig, connect func() store.Store) {
 		g := newGate(t)
 		p := newProcess(t, connect, func(w http.ResponseWriter, r *http.Request) {
 			g.handle(httptest.NewRecorder(), r)

@@ -35,8 +35,8 @@ type Server struct {
 	running *testproc.Server
 }
 
-// Programs returns the directory with the programs of a PostgreSQL server, the newest of those that
-// are installed. It skips the test if there is none, unless the variable Require demands one.
+// Programs returns the directory with the programs of a PostgreSQL server, the newest of the ones
+// that are installed. It skips the test if there is none, unless the variable Require demands one.
 func Programs(t testing.TB) string {
 	t.Helper()
 	if path, err := exec.LookPath("initdb"); err == nil {

@@ -1,5 +1,5 @@
 // Package testpace sets how the tests of a package share a machine: how many of them run side by
-// side, and how long the leases and the timeouts of those that wait for real time are.
+// side, and how long the leases and the timeouts of tests that wait for real time are.
 package testpace
 
 import (
@@ -60,8 +60,8 @@ func Parallel(t *testing.T) {
 func Scale(d time.Duration) time.Duration { return time.Duration(float64(d) * factor) }
 
 // Eventually polls until a condition holds, and fails the test if it does not within [Scale] of a time.
-// Time in which the machine does not run the test is not counted: what it takes longer to sleep than it
-// was asked to.
+// Time in which the machine does not run the test is not counted: the part by which a sleep takes
+// longer than its duration.
 func Eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
 	t.Helper()
 	const pause = 2 * time.Millisecond

@@ -1,5 +1,5 @@
 // Package tiertest checks the tiers of a semaphore that several processes share, on any store, and
-// what an adaptive capacity is told by a middleware.
+// the samples that a middleware reports to an adaptive capacity.
 package tiertest
 
 import (
