@@ -37,7 +37,7 @@ import (
 // call of this key until that is over, and others wait; other keys are not affected. Such an answer
 // is resource_exhausted or unavailable with RetryInfo (google.rpc) or the metadata
 // grpc-retry-pushback-ms, and any answer but aborted with the metadata retry-after, in seconds or
-// as a date. The longest of them counts; negative ones, and what cannot be read, do not. That of a
+// as a date. The longest of them counts; negative and unreadable ones do not. That of a
 // stream is the answer at its end, when Receive has returned it. A key is held for 15 min at most,
 // whatever the server says (policy.MaxHold), and before the answer is returned, by one call of the
 // store, which lasts for 1 s at most, also beyond the call's deadline. A pause that one process has

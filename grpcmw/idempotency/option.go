@@ -24,7 +24,7 @@ func KeyField(name string) policy.RPCIdempotencyOption {
 // policy.Required, and otherwise runs unguarded, or as policy.Dedupe says. Any other error is the
 // server's: INTERNAL.
 //
-// Streams are asked for their key too, unless [PassStreams], and those that have one are refused.
+// Streams are asked for their key too, unless [PassStreams], and a stream that has one is refused.
 // It panics if key is nil.
 func KeyFrom(key grpcmw.KeyFunc) policy.RPCIdempotencyOption {
 	if key == nil {

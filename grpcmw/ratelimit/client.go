@@ -39,7 +39,7 @@ import (
 // call of this key until that is over, and others wait; other keys are not affected. Such an answer
 // is RESOURCE_EXHAUSTED or UNAVAILABLE with RetryInfo (google.rpc) or the trailer
 // grpc-retry-pushback-ms, and any answer but ABORTED with the trailer retry-after, in seconds or as
-// a date. The longest of them counts; negative ones, and what cannot be read, do not. A key is held
+// a date. The longest of them counts; negative and unreadable ones do not. A key is held
 // for 15 min at most, whatever the server says (policy.MaxHold), and before the answer is returned,
 // by one call of the store, which lasts for 1 s at most, also beyond the call's deadline. A pause
 // that one process has got holds the key for all of them, so the longest of their pauses counts,
@@ -85,8 +85,8 @@ func UnaryClientInterceptor(
 
 // StreamClientInterceptor limits a client's streams as [UnaryClientInterceptor] does calls: each
 // waits for a token when it begins, and with [PerMessage] also when it sends, from the second
-// message on. A message that is not sent ends its stream. What holds its key is the answer at its
-// end, when RecvMsg has returned it.
+// message on. A message that is not sent ends its stream. The answer at its end holds its key, when
+// RecvMsg has returned it.
 func StreamClientInterceptor(
 	limiter *tokenbucket.Limiter, key grpcmw.KeyFunc, opts ...policy.RPCClientOption,
 ) grpc.StreamClientInterceptor {

@@ -38,8 +38,8 @@ import (
 //
 // If the limits of a call's key are not enforced (tokenbucket.Limiter's SetEnforcement), the call
 // passes, and no metadata tells of it. A call without a key, or with one of more than 1,024 bytes,
-// passes unless those of all keys are enforced. What would have been denied is counted as with
-// policy.Shadow.
+// passes unless those of all keys are enforced. Calls that would have been denied are counted as
+// with policy.Shadow.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.RetryJitter, policy.Shadow,
 // policy.Hold, [PerMessage], [Costs], [ChargeCodes], grpcmw.Unless, grpcmw.OnError and

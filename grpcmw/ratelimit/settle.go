@@ -22,8 +22,8 @@ import (
 //		err := r.Use("tokens", usage.Total)
 //	}
 //
-// When the handler has returned, or panicked, or its client has left, what was reported is charged
-// (tokenbucket.Reservation's Settle), and the estimate stays of what was not reported. So it does
+// When the handler has returned, or panicked, or its client has left, the reported use is charged
+// (tokenbucket.Reservation's Settle), and the estimate of units without a report stays. So it does
 // if the process dies. The call ends when it is settled, if it has not cost what was estimated. A
 // settlement that fails is reported to OnError, and not repeated; so is one that overdraws a bucket
 // by more than it may be (tokenbucket.Limit's Overdraft).
@@ -38,18 +38,19 @@ func Costs(estimate func(call *grpcmw.Call) tokenbucket.Cost) policy.RPCRateLimi
 }
 
 // ChargeCodes charges the calls that end with one of these codes, and no others: with
-// Unauthenticated and PermissionDenied, attempts to log in that fail. What a call may cost is taken
-// before its handler runs, and given back when it ends with another code, so that of many attempts
-// at once no more run than the limit has room for. The refusal of a call for which others that
-// still run leave no room asks for a retry after their recent duration, 1 to 30 s. Tokens that the
-// handler has reported as used (tokenbucket.Reservation's Use) are not given back.
+// Unauthenticated and PermissionDenied, attempts to log in that fail. The possible cost of a call
+// is taken before its handler runs, and given back when it ends with another code, so that of many
+// attempts at once no more run than the limit has room for. The refusal of a call for which others
+// that still run leave no room asks for a retry after their recent duration, 1 to 30 s. Tokens that
+// the handler has reported as used (tokenbucket.Reservation's Use) are not given back.
 //
 // Charged too are a call whose handler panics, and one whose client left, or whose deadline was
-// over, before its handler returned. What cannot be given back, since the store is unavailable,
-// stays charged, which is reported to OnError. The call ends when the tokens are given back.
+// over, before its handler returned. Tokens that cannot be given back, since the store is
+// unavailable, stay charged, which is reported to OnError. The call ends when the tokens are given
+// back.
 //
-// The code is the one that passes this interceptor: what changes codes belongs behind it.
-// ChargeCodes panics without any code, and on a value that is no code.
+// The code is the one that passes this interceptor: an interceptor that changes codes belongs
+// behind it. ChargeCodes panics without any code, and on a value that is no code.
 func ChargeCodes(list ...codes.Code) policy.RPCRateLimitOption {
 	if len(list) == 0 {
 		panic("ratelimit: ChargeCodes: no codes")

@@ -12,7 +12,7 @@
 //   - [Mutex.Lock] waits in a queue, for as long as the tries of redsync would have lasted. Waiters are
 //     woken, and served in order as package lock says.
 //   - A Lock that gives up leaves the queue in the background, and may have the lock for a moment: a
-//     TryLock may fail then, although nobody holds it.
+//     TryLock may fail then, although there is no holder.
 //   - While the store is unavailable, Lock returns that error at once. redsync tries again.
 //   - An Unlock runs to its end, also if its context has ended.
 //   - Several servers are a core/quorum, under the locker.
@@ -113,8 +113,8 @@ func WithExpiry(expiry time.Duration) Option {
 }
 
 // WithoutRenewal ends the lock after its expiry, whether it was released or not, as redsync does. It is
-// for a lock that nobody releases, as of a job that runs once in that time, and for none that protects
-// work.
+// for a lock that is not released, as of a job that runs once in that time, and for none that
+// protects work.
 func WithoutRenewal() Option {
 	return func(m *Mutex) { m.settings, m.fixed = append(m.settings, lock.WithoutRenewal()), true }
 }

@@ -77,8 +77,9 @@ import (
 // and http.Hijacker. Until the answer is sent the handler has a header of its own. WriteHeader
 // panics on an invalid status as net/http does; that is an attempt that panicked.
 //
-// A table in docs/idempotency.md lists the answers that are kept, and those that are released, so
-// that the next request runs. A refusal by middleware of this module behind this one is released.
+// A table in docs/idempotency.md lists the answers that are kept, and the ones that are released,
+// so that the next request runs. A refusal by middleware of this module behind this one is
+// released.
 //
 // The handler's request has the attempt's context: guard.FromContext finds the attempt in it. A
 // client that disconnects does not end that context, and the handler runs to its end. A deadline of

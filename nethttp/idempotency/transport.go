@@ -70,7 +70,7 @@ func WithDecoders(decoders ...ratelimit.Decoder) TransportOption {
 // A POST or PATCH gets a new key, unless it has one: in its header, by [WithKey], or from the
 // request that was redirected to it. A redirect to another host that is not within the domain of
 // the first gets a new key, too: the other service must not learn the first key. All tries of a
-// request have the same key, also those that net/http makes by itself, so a server behind [New]
+// request have the same key, also the tries that net/http makes by itself, so a server behind [New]
 // runs it once. A server that ignores the Idempotency-Key runs it for each try: do not use the
 // transport for such a service.
 //

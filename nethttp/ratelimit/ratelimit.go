@@ -35,8 +35,8 @@ import (
 //
 // If the limits of a request's key are not enforced (tokenbucket.Limiter's SetEnforcement), the
 // request passes, and no header field tells of it. A request without a key, or with one of more
-// than 1,024 bytes, passes unless those of all keys are enforced. What would have been denied is
-// counted as with policy.Shadow.
+// than 1,024 bytes, passes unless those of all keys are enforced. Requests that would have been
+// denied are counted as with policy.Shadow.
 //
 // Options are policy.FailOpen, policy.StatusHeaders, policy.LegacyHeaders, policy.HideLimits,
 // policy.RetryJitter, policy.Shadow, policy.ChargeStatus, policy.Hold, [Costs], nethttp.Unless,

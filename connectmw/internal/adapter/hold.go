@@ -68,7 +68,7 @@ type exchange struct {
 	mark   middleware.Mark
 }
 
-// sampleOf returns how a handler with this error has ended. The codes are those that
+// sampleOf returns how a handler with this error has ended. The codes are the ones that
 // OpenTelemetry's conventions take for errors of a server.
 func sampleOf(err error) middleware.Sample {
 	switch CodeOf(err) {

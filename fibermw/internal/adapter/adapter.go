@@ -52,7 +52,7 @@ func next(c fiber.Ctx) error {
 	return err
 }
 
-// Copied returns a key function whose keys stay as they are: those that a function takes from
+// Copied returns a key function whose keys stay as they are: keys that a function takes from
 // fiber's context change when another request gets its buffers.
 func Copied(key func(fiber.Ctx) (string, error)) func(fiber.Ctx) (string, error) {
 	if key == nil {
