@@ -45,7 +45,7 @@ func ExampleByContext() {
 		panic(err)
 	}
 	limit := ratelimit.New(limiter, ginmw.ByContext("user"), policy.Logger(slog.New(slog.DiscardHandler)))
-	authenticate := func(c *gin.Context) { c.Set("user", "alice") } // yours, which refuses requests of nobody
+	authenticate := func(c *gin.Context) { c.Set("user", "alice") } // yours, which refuses requests without a user
 	for _, chain := range [][]gin.HandlerFunc{{authenticate, limit}, {limit, authenticate}} {
 		r := gin.New()
 		r.Use(chain...)

@@ -133,7 +133,8 @@ func TestAnErrorBesideAnAnswer(t *testing.T) {
 	}
 }
 
-// Middleware outside that answers where nobody has finds that a replay without a body is an answer.
+// Middleware outside that answers where no handler has finds that a replay without a body is an
+// answer.
 func TestAnEmptyReplayIsWritten(t *testing.T) {
 	st := memstore.New()
 	defer func() { _ = st.Close() }()

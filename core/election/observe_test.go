@@ -37,7 +37,7 @@ func TestLeader(t *testing.T) {
 	})
 }
 
-// seen is what an observer was told.
+// seen is the report to an observer.
 type seen struct {
 	label string
 	err   error

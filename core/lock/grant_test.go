@@ -127,7 +127,8 @@ func TestPushedGrantThatIsNotTakenUp(t *testing.T) {
 	})
 }
 
-// A lease that the store reports as lost is released at once: a late renewal would hold for nobody.
+// A lease that the store reports as lost is released at once: a late renewal would hold without a
+// holder.
 func TestLostLeaseIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		lease := mustLock(t, newLocker(t, w), "k")
@@ -190,7 +191,7 @@ func (s unsure) ReleaseLeases(ctx context.Context, refs []store.LeaseRef) ([]sto
 	return was, err
 }
 
-// A release that may be a repeat is believed while the lease lasts.
+// A release that may be a repeat counts as one while the lease lasts.
 func TestReleaseThatMayBeARepeat(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		l := newLocker(t, unsure{w}, lock.WithoutRenewal())

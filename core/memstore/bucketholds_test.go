@@ -24,8 +24,8 @@ func of(key string, n int64, buckets ...string) store.TokenRequest {
 	return r
 }
 
-// Holds take half of the room at most, no flood of keys displaces them, and those that have ended
-// leave their room.
+// Holds take half of the room at most, no flood of keys displaces them, and ended ones leave their
+// room.
 func TestHoldsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxBuckets(100))

@@ -85,7 +85,7 @@ func TestRoomForPeriods(t *testing.T) {
 	})
 }
 
-// A flood of keys does not displace those that have used much.
+// A flood of keys does not displace the ones that have used much.
 func TestFloodOfAPeriod(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

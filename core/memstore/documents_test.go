@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// A full store refuses further documents and larger ones, keeps those that it has, and has room again
-// for what was removed or has expired.
+// A full store refuses further documents and larger ones, keeps its own, and has room again after a
+// removal or an expiry.
 func TestFullOfDocuments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(memstore.WithMaxDocumentBytes(2048))

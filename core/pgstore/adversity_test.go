@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/postgrestest"
 )
 
-// A transaction that somebody forgot holds a row: calls for it end in time and change nothing, and
+// A forgotten transaction holds a row: calls for it end in time and change nothing, and
 // calls for other rows are not affected.
 func TestAnIdleTransactionHoldsARow(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Old transactions are found, open and prepared ones, by those who may see them.
+// Old transactions are found, open and prepared ones, by users who may see them.
 func TestCheckOldTransactions(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "max_prepared_transactions=2")

@@ -174,8 +174,8 @@ func TestCompleteLost(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// TestCompleteBlocks has a transaction stay open in which an attempt is completed: others' leases are
-// renewed meanwhile, and nobody takes over.
+// TestCompleteBlocks has a transaction stay open in which an attempt is completed: others' leases
+// are renewed until it ends, and no process takes over.
 func TestCompleteBlocks(t *testing.T) {
 	t.Parallel()
 	ttl := testpace.Scale(1500 * time.Millisecond)

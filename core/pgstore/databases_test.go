@@ -64,7 +64,7 @@ func newDatabase(t testing.TB, of string) string {
 	return postgrestest.Shared(t).DSNOf(name)
 }
 
-// createDatabase returns the name of a copy of a database to which nobody is connected. One statement
+// createDatabase returns the name of a copy of a database without connections. One statement
 // after the other creates one: to copy the files takes less than to log each page.
 func createDatabase(t testing.TB, of string) string {
 	t.Helper()

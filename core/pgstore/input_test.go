@@ -310,7 +310,7 @@ func TestOddSettings(t *testing.T) {
 	administer(t, dsn, alter...) // in one session, which the settings do not concern yet
 	settings, err := pgx.ParseConfig(dsn)
 	must(t, err)
-	settings.RuntimeParams["statement_timeout"], settings.RuntimeParams["idle_session_timeout"] = "0", "0" // whoever migrates has time
+	settings.RuntimeParams["statement_timeout"], settings.RuntimeParams["idle_session_timeout"] = "0", "0" // a migration has time
 	conn, err := pgx.ConnectConfig(t.Context(), settings)
 	must(t, err)
 	must(t, Migrate(t.Context(), conn, WithSchema("user")))

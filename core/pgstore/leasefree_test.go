@@ -134,8 +134,8 @@ func manyLeasesAsOne(t *testing.T, opts ...Option) {
 	}
 }
 
-// What a shared statement does not do is left to a step: keys that are held, queued for, bound or have
-// tombstones, and those that another transaction has locked, for which it does not wait.
+// A shared statement leaves these keys to a step: keys that are held, queued for, bound or have
+// tombstones, and keys that another transaction has locked, for which it does not wait.
 func TestManyLeasesLeaveTheRest(t *testing.T) {
 	t.Parallel()
 	dsn := migrated(t)

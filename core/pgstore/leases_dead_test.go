@@ -285,7 +285,7 @@ func TestDeadWaiters(t *testing.T) {
 	}
 }
 
-// The waiters and the leases of a process that shuts down delay nobody.
+// The waiters and the leases of a process that shuts down delay no other.
 func TestWaitersOfAProcessThatShutsDown(t *testing.T) {
 	t.Parallel()
 	for kind := range crowds {

@@ -119,7 +119,7 @@ func (c *faultyConn) Close() error {
 }
 
 // forgets has more time pass than records of abandoned attempts are kept for. Another attempt may
-// run meanwhile, which has no effect.
+// run in that time, which has no effect.
 func (s *shop) forgets(op guard.Operation, others bool) {
 	s.t.Helper()
 	pass := func() {

@@ -162,7 +162,7 @@ func TestAnOutageBehindAPooler(t *testing.T) {
 	eventually(t, "it works again", func() bool { return count(t.Context(), s, 1) == nil })
 }
 
-// Whoever does not say that there is a pooler learns it.
+// A pooler that no option names is reported.
 func TestATransactionPoolerIsNoticed(t *testing.T) {
 	t.Parallel()
 	advice := func(t *testing.T, err error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/core/store"
 )
 
-// TestPushesOfOthers has one process wait for what another one does: it is told, and does not wait
-// until it checks.
+// TestPushesOfOthers has one process wait for what another one does: a push reaches it, and it does
+// not wait until it checks.
 func TestPushesOfOthers(t *testing.T) {
 	t.Parallel()
 	dsn := migrated(t)

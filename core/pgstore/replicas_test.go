@@ -63,8 +63,8 @@ func (r *replicated) failOver() {
 	r.replica.Promote()
 }
 
-// A result that was told, fn's own or a replay, is there after a failover, though the replica was
-// silent, calls have ended before their commits, and those of the application were canceled.
+// A result that was returned, fn's own or a replay, is there after a failover, though the replica
+// was silent, calls have ended before their commits, and those of the application were canceled.
 func TestResultsThatWereToldSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	r := newReplicated(t)
@@ -143,8 +143,8 @@ func TestResultsThatWereToldSurviveAFailover(t *testing.T) {
 	}
 }
 
-// A commit whose wait for a replica was ended is told when the replica has it, and the store goes
-// on.
+// A commit whose wait for a replica was ended is reported when the replica has it, and the store
+// continues.
 func TestAReplicaThatReturns(t *testing.T) {
 	t.Parallel()
 	r := newReplicated(t)

@@ -51,7 +51,7 @@ func (c *crowdShop) operate(ctx context.Context, scope, key string) error {
 	return err
 }
 
-// slowest returns how long the slowest call but one in a hundred takes of those that others make:
+// slowest returns how long the slowest call but one in a hundred of others takes:
 // callers of other scopes, and of the other mechanisms.
 func (c *crowdShop) slowest(t *testing.T) time.Duration {
 	var (
@@ -130,8 +130,8 @@ func TestACrowdInOneScope(t *testing.T) {
 	t.Logf("idle %v; %d operations of the crowd", idle, done.Load())
 }
 
-// A transaction that has completed an attempt, and goes on, keeps no other operation of its scope
-// waiting.
+// A transaction that has completed an attempt, and is still open, keeps no other operation of its
+// scope waiting.
 func TestAScopeBesideAnOpenCompletion(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]int{"a large scope": 10_000, "a small scope": 20} {

@@ -124,7 +124,7 @@ func TestTasksOfTwoProcesses(t *testing.T) {
 				if reply.Next == 0 {
 					continue
 				}
-				// Without a bound it would wait for ever if another worker has just finished the last tasks.
+				// Without a bound it would never return if another worker has just finished the last tasks.
 				if err := stores[worker%2].AwaitTasks(t.Context(), "orders", time.Second); err != nil || t.Failed() {
 					return
 				}

@@ -22,8 +22,8 @@ func awaitsTasks(t *testing.T, s *Store) <-chan error {
 	return ended
 }
 
-// The commit of a transaction that has put a task wakes who waits, also who has begun to wait since the
-// put. A rollback wakes nobody, and the task is never taken.
+// The commit of a transaction that has put a task wakes waiters, also the ones that have begun to
+// wait since the put. A rollback wakes none, and the task is never taken.
 func TestPutTaskIn(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(s *shop, req store.PutTaskRequest, commit bool, meanwhile func()){
@@ -117,8 +117,8 @@ func TestPutTaskInASavepoint(t *testing.T) {
 	takesTasks(t, s.store, 0)
 }
 
-// A cancel in a transaction holds from its commit on, and nobody takes the task before. A rollback
-// undoes it.
+// A cancel in a transaction holds from its commit on, and no worker takes the task before. A
+// rollback undoes it.
 func TestCancelTaskIn(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -162,7 +162,7 @@ func TestDocumentsAfterLostReplies(t *testing.T) {
 	putsDocument(t, s, aDocument("a", "new", store.NoDocument))
 }
 
-// A server whose memory is full takes no document, and still reads and removes those that it has.
+// A server whose memory is full takes no document, and still reads and removes its own.
 func TestDocumentsOfAFullServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -184,7 +184,7 @@ func TestDocumentsOfAFullServer(t *testing.T) {
 	}
 }
 
-// Puts and removes beside listings: none is listed twice, and those that stay are listed.
+// Puts and removes beside listings: none is listed twice, and the ones that stay are listed.
 func TestListingsBesidePuts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, redistest.Start(t).Client())

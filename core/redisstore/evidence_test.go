@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testpace"
 )
 
-// lockAndUnlock acquires a lock that nobody else wants, and releases it.
+// lockAndUnlock acquires a lock that no other caller wants, and releases it.
 func lockAndUnlock(s *redisstore.Store, n int64) error {
 	c := newClaim(fmt.Sprint("k", n), "holder")
 	if _, err := c.acquire(s); err != nil {

@@ -148,8 +148,8 @@ func (p *fakeProvider) killed(t *testing.T, server *redistest.Server, name strin
 	return keys
 }
 
-// What a killed process leaves is found out by asking the provider: no outcome stays unknown, and
-// nobody pays twice.
+// The outcomes of a killed process are found out by asking the provider: none stays unknown, and no
+// customer pays twice.
 func TestKilledPaymentsAreReconciled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -287,7 +287,7 @@ func TestKilledPaymentsAreListed(t *testing.T) {
 }
 
 // payInSteps makes payments, each of which is a charge and a shipment, and prints their results. It
-// repeats those that fail.
+// repeats the ones that fail.
 func payInSteps(g *guard.Guard, provider string, keys []string) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 16)

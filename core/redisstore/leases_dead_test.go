@@ -96,7 +96,7 @@ func TestWaitersWhoseWithdrawalsAreLost(t *testing.T) {
 	}
 }
 
-// The waiters and the leases of a process that shuts down delay nobody.
+// The waiters and the leases of a process that shuts down delay no other.
 func TestWaitersOfAProcessThatShutsDown(t *testing.T) {
 	testpace.Parallel(t)
 	server, cluster := redistest.Start(t), redistest.StartCluster(t)

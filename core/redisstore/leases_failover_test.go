@@ -194,7 +194,7 @@ func TestAFailoverThatLosesAWaiter(t *testing.T) {
 }
 
 // A server that stands still for longer than a heartbeat may take, while a lease of a dead process
-// ends, goes on with its waiters.
+// ends, continues with its waiters.
 func TestWaitersOutliveAStandstill(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

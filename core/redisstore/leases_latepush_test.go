@@ -33,7 +33,7 @@ func fresh(push string) string {
 	return strings.Join(f, " ")
 }
 
-// A waiter that is told of its grant a second late, and cannot take it up, counts its time from the
+// A waiter whose grant arrives a second late, and cannot take it up, counts its time from the
 // token in the push, and not from the receipt: then it would hold although the next one does.
 func TestALateGrantEndsBeforeTheNext(t *testing.T) {
 	testpace.Parallel(t)
@@ -99,8 +99,8 @@ func TestALatePushEndsNoLease(t *testing.T) {
 	released(t, s, ref, store.Released)
 }
 
-// A push that arrives after the release of its lease gives the lock to nobody, and takes it from
-// nobody.
+// A push that arrives after the release of its lease gives the lock to no caller, and takes it from
+// none.
 func TestAPushAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -168,7 +168,7 @@ func TestLostKeysOfASemaphore(t *testing.T) {
 	}
 }
 
-// A full server grants no new permits, and renews and releases those that it has. Waiters of before
+// A full server grants no new permits, and renews and releases its own. Waiters of before
 // are granted, and wait no longer if they withdraw.
 func TestPermitsWhenMemoryIsFull(t *testing.T) {
 	testpace.Parallel(t)

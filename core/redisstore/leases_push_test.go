@@ -154,8 +154,8 @@ func TestNothingIsSentWithoutWaiters(t *testing.T) {
 	}
 }
 
-// A push for a request that nobody awaits any more, or that holds another lease, is answered with a
-// release of that lease.
+// A push for a request that no call awaits any more, or that holds another lease, is answered with
+// a release of that lease.
 func TestAPushThatNobodyAwaitsIsReleased(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()

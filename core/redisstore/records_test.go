@@ -148,7 +148,7 @@ func TestOperationsOfAFullServer(t *testing.T) {
 		began := time.Now()
 		must(t, <-told)
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("the waiter that is known was told after %v", took)
+			t.Errorf("the push reached the known waiter after %v", took)
 		}
 		must(t, <-done)
 		if took := time.Since(began); took > 4*time.Second {
@@ -211,7 +211,7 @@ func TestAwaitWithoutPushes(t *testing.T) {
 	}
 }
 
-// Who waits is told of the end even if the keys of waiters are damaged: by the next check.
+// A waiter learns of the end even if the keys of waiters are damaged: by the next check.
 func TestDamagedWaiters(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(op, *redisstore.Store) (bool, error){

@@ -136,7 +136,7 @@ func TestDenialsOfPeriodsAreCached(t *testing.T) {
 		if reply.Allowed {
 			continue // late
 		}
-		for { // as a client that retries when it is told to
+		for { // as a client that obeys RetryAfter
 			<-time.After(reply.Debts.End(0))
 			if again := takes(t, s, ofDay("short", 10, end)); again.Allowed {
 				break

@@ -192,7 +192,7 @@ func init() {
 	}
 }
 
-// The decisions of a batch, over few buckets, are those that calls of their own make, and leave the
+// The decisions of a batch, over few buckets, are the same as in calls of their own, and leave the
 // same.
 func TestABatchAgainstItsDecisions(t *testing.T) {
 	testpace.Parallel(t)

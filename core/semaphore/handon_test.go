@@ -62,8 +62,8 @@ func TestHandOn(t *testing.T) {
 	})
 }
 
-// A permit with a reserve is not handed on: what is in use beside it may leave too little by then, and a
-// request of another process with a smaller reserve goes before those that wait for it.
+// A permit with a reserve is not handed on: other permits may leave too little by then, and a
+// request of another process with a smaller reserve goes before its waiters.
 func TestATierHandsNothingOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wiretap) {
 		high := newSemaphore(t, w, 3)

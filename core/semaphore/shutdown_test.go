@@ -75,7 +75,7 @@ func TestShutdownReportsUnconfirmedReleases(t *testing.T) {
 }
 
 // A holder that takes a while to stop, longer than its lease, keeps its permit until it has
-// stopped. Close waits for it, and for 5 s at most; one that goes on keeps its permit until it
+// stopped. Close waits for it, and for 5 s at most; one that continues keeps its permit until it
 // expires.
 func TestCloseWaitsForHolders(t *testing.T) {
 	const short = time.Second

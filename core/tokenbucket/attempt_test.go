@@ -103,7 +103,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// One that is right forgives those that were refused, and an offence that has led to a hold is not
+// A right one forgives the refused ones, and an offence that has led to a hold is not
 // counted again after it.
 func TestARightAttemptForgives(t *testing.T) {
 	inBubble(t, tokenbucket.PerHour(3), func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {

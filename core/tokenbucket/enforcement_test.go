@@ -266,7 +266,7 @@ func TestUnenforcedErrors(t *testing.T) {
 	}
 }
 
-// A limiter that is off asks nobody.
+// A limiter that is off does not ask the store.
 func TestOffAsksNothing(t *testing.T) {
 	called := func(context.Context, string) (tokenbucket.Plan, error) {
 		t.Error("a PlanFunc was called")
@@ -545,7 +545,7 @@ func TestShareDecides(t *testing.T) {
 	}
 }
 
-// Of several limiters only those that are enforced deny, and a denial charges none.
+// Of several limiters only enforced ones deny, and a denial charges none.
 func TestAllInModes(t *testing.T) {
 	ctx := t.Context()
 	st := storetest.NewFaulty(memstore.New())

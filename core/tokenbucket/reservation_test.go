@@ -156,7 +156,7 @@ func TestConcurrentReservations(t *testing.T) {
 	})
 }
 
-// An estimate above a burst would be denied for ever: it is the burst.
+// An estimate above a burst would always be denied: it is the burst.
 func TestReducedEstimates(t *testing.T) {
 	inBubble(t, llm, func(t *testing.T, l *tokenbucket.Limiter, _ *storetest.Faulty) {
 		r := must(l.Reserve(t.Context(), "team", tokenbucket.Cost{"tokens": 1001}))

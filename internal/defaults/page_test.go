@@ -43,7 +43,7 @@ type row struct {
 	edge     string
 	shows    string
 	instead  string
-	// bites is the row's place among those that bite most, or 0.
+	// bites is the row's place among the ones that bite most, or 0.
 	bites int
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Requests whose hashes share their places are told apart, as long as there are some.
+// Requests whose hashes share their places are distinguished, as long as there are some.
 func TestVisitsShareTheirPlaces(t *testing.T) {
 	var places [8]atomic.Uint64
 	var visits []Visit

@@ -81,7 +81,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// Each thing that is wrong is told once, the worst first.
+// Each trouble is listed once, the worst first.
 func TestTroubles(t *testing.T) {
 	down := process("a", 0, 0, 0)
 	down.Stores[0].Down = true

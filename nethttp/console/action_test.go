@@ -92,7 +92,7 @@ func onStores(t *testing.T, test func(*testing.T, store.Store)) {
 	}
 }
 
-// The outcome of an operation is told in three ways.
+// The outcome of an operation is stated in three ways.
 func TestResolutions(t *testing.T) {
 	t.Parallel()
 	st := memstore.New()

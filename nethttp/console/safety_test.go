@@ -158,7 +158,7 @@ func (s *shop) untouched(t *testing.T, key string) {
 	}
 }
 
-// A request that nobody is known to have sent gets nothing: no page, no file, no text of the error.
+// A request without a known sender gets nothing: no page, no file, no text of the error.
 func TestUnauthorizedRequests(t *testing.T) {
 	t.Parallel()
 	st := memstore.New()

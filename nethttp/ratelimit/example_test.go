@@ -175,7 +175,7 @@ func ExampleUsage() {
 	// {"limits":[{"name":"api","capacity":3,"window":3600,"remaining":2,"reset":1200}]}
 }
 
-// A limit is tried out: it denies nobody, and counts whom it would have denied.
+// A limit is tried out: it denies no request, and counts the ones that it would have denied.
 func Example_shadow() {
 	limiter, err := tokenbucket.New(memstore.New(), "trial", tokenbucket.PerMinute(1))
 	if err != nil {

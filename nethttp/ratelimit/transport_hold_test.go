@@ -38,7 +38,7 @@ func newHeld(t *testing.T, w *wire, plan tokenbucket.Plan, opts ...policy.Transp
 	return h
 }
 
-// An answer of any status holds its key for all processes, and other keys go on.
+// An answer of any status holds its key for all processes, and other keys are not affected.
 func TestAnswersHoldTheirKey(t *testing.T) {
 	for name, a := range map[string]answer{
 		"429":             refusal("2"),

@@ -46,7 +46,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var patient = redisstore.WithTimeout(10 * time.Second)
 
 // A provider that answers 429 with Retry-After: 2 to one tenant sees nothing of that tenant for two
-// seconds, from any process, by its own clock; other tenants go on.
+// seconds, from any process, by its own clock; other tenants are not affected.
 func TestProviderIsObeyed(t *testing.T) {
 	t.Parallel()
 	for name, stores := range map[string]func(t *testing.T) []store.Buckets{

@@ -431,7 +431,7 @@ func TestTransportUnenforced(t *testing.T) {
 	}
 }
 
-// Many goroutines, of which one in ten is told to pause.
+// Many goroutines, of which one in ten gets an answer that asks for a pause.
 func TestTransportConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32

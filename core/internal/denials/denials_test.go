@@ -47,7 +47,7 @@ func TestARememberedDenialIsTheServers(t *testing.T) {
 	})
 }
 
-// A denial that was under way when its key was reset says nothing of what is now.
+// A denial that was in flight when its key was reset says nothing of the present state.
 func TestADenialOnItsWayIsForgotten(t *testing.T) {
 	var d Cache
 	d.Init()

@@ -102,7 +102,7 @@ func TestClocksOfACluster(t *testing.T) {
 }
 
 // wantMoreGrants checks that a lock is granted after the last change of its server's clock, and has
-// the competition go on for some time.
+// the competition continue for some time.
 func wantMoreGrants(t *testing.T, during time.Duration, granted func() int) {
 	t.Helper()
 	last := granted()

@@ -40,7 +40,7 @@ func TestManyLocksOutliveASilence(t *testing.T) {
 
 	began := time.Now()
 	leases := make([]*lock.Lease, n)
-	acquire := func() int64 { // locks those that are not held, and returns how many
+	acquire := func() int64 { // locks the free ones, and returns how many
 		var (
 			wg    sync.WaitGroup
 			next  atomic.Int64

@@ -190,8 +190,8 @@ func TestWithoutRenewalAfterAPush(t *testing.T) {
 	mustUnlock(t, after)
 }
 
-// A lease that was given by a push is handed on within the process, and not for ever: another process
-// gets its turns. The test is not parallel, since it leaves no CPU time to others.
+// A lease that was given by a push is handed on within the process, and not without end: another
+// process gets its turns. The test is not parallel, since it leaves no CPU time to others.
 func TestHandOnAfterAPush(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, cancel := context.WithCancel(t.Context())

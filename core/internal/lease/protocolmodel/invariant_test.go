@@ -19,8 +19,8 @@ var violationNames = [...]string{"none", "valid holders beyond the capacity", "a
 
 func (v violation) String() string { return violationNames[v] }
 
-// idleAfterTick returns for how long a process that could hold has waited although nobody holds. A
-// hold that has been taken up by a process that is down counts: it takes its TTL.
+// idleAfterTick returns for how long a process that could hold has waited although there is no
+// holder. A hold that has been taken up by a process that is down counts: it takes its TTL.
 func (w world) idleAfterTick() ticks {
 	someWait := false
 	for id := range w.specs {

@@ -33,7 +33,7 @@ type state struct {
 	newest    uint8                // the largest fence of a hold that has begun in a process
 	faults    uint8                // how many may still happen
 	drifted   bool                 // the margin is used up
-	idle      ticks                // how long a process has waited although nobody held
+	idle      ticks                // how long a process has waited although there was no holder
 	broken    violation
 }
 

@@ -200,7 +200,7 @@ func (t *step) grant(told uint8) {
 }
 
 // nextWaiter returns a waiter that can be granted: its weight and those of all that hold or stand
-// before it fit into its capacity less its reserve, and nobody before it has the same reserve.
+// before it fit into its capacity less its reserve, and no waiter before it has the same reserve.
 func (t *step) nextWaiter() (next uint8, ok bool) {
 	inUse := 0
 	for i, r := range t.specs {

@@ -72,7 +72,7 @@ type named struct {
 
 func (*named) Work() int { return 1 }
 
-// Queued requests fail at once when the breaker opens, but for those that finish something.
+// Queued requests fail at once when the breaker opens, unless they finish something.
 func TestQueuedRequestsWhenTheBreakerOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := redis.NewClient(&redis.Options{
