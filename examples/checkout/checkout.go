@@ -92,7 +92,7 @@ func (s *shop) checkout(c *gin.Context) {
 		unknown(c, attempt)
 		return
 	}
-	if keeps == nil { // nobody who can read the store may find the code there
+	if keeps == nil { // readers of the store must not find the code there
 		_ = attempt.CompleteNotRetained(ctx, http.StatusCreated)
 	}
 	maps.Copy(c.Writer.Header(), header)

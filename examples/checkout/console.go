@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/console"
 )
 
-// operators admits whoever has the token, which was printed at the start, as the password of HTTP Basic
-// authentication. The user name is the operator's, for the log of actions.
+// operators admits the holder of the token, which was printed at the start, as the password of HTTP
+// Basic authentication. The user name is the operator's, for the log of actions.
 type operators struct{ token string }
 
 var errNoOperator = errors.New("not the operator's token")

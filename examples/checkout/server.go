@@ -73,7 +73,7 @@ func newHandler(ctx context.Context, of state, metrics http.Handler, c config) (
 	options := []guard.Option{guard.WithTTL(c.lease)}
 	switch {
 	case c.reconcile:
-		// The next request asks the provider, and goes on with what it says.
+		// The next request asks the provider, and continues with its answer.
 		options = append(options, guard.WithReconcile(shop.reconcile))
 	case c.console == nil:
 		// The next request runs the payment again. That is safe here: the provider is given the
@@ -125,7 +125,7 @@ func newHandler(ctx context.Context, of state, metrics http.Handler, c config) (
 	}
 	r.GET("/metrics", gin.WrapH(metrics)) // a real shop does not expose this to customers
 	// Probes pass no limit, and ask no store: while that is down, every instance would be taken away
-	// at once, and no customer would be told why.
+	// at once, and no customer would see why.
 	for _, path := range []string{"/healthz", "/readyz"} {
 		r.GET(path, func(c *gin.Context) { c.Status(http.StatusNoContent) })
 	}

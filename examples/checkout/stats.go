@@ -16,7 +16,7 @@ type counters struct {
 	denied   atomic.Int64 // over the rate limit
 }
 
-// arrive is middleware. A request that was told to come back, and does so with X-Retry, has been
+// arrive is middleware. A request that was asked to come back, and does so with X-Retry, has been
 // counted.
 func (s *counters) arrive(c *gin.Context) {
 	if c.GetHeader("X-Retry") == "" {

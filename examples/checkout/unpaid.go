@@ -105,7 +105,7 @@ func (u *unpaidOrders) pay(c *gin.Context) {
 		problem(c, http.StatusConflict, "This order is paid already. Nothing was charged again.")
 		return
 	}
-	// The charge's key is the order: whoever pays it again is charged once.
+	// The charge's key is the order: a customer who pays it again is charged once.
 	charged, err := u.shop.provider.charge(ctx, o.ID, charge{
 		Customer: c.GetString("user"), SKU: o.SKU, Quantity: o.Quantity, AmountCents: o.AmountCents,
 	})

@@ -105,7 +105,7 @@ func campaign(t *testing.T, shared *memstore.Store, ttl time.Duration) *candidat
 	return c
 }
 
-// How long nobody leads, in each case. There is one leader at a time in all of them.
+// How long there is no leader, in each case. There is one leader at a time in all of them.
 func TestGapsBetweenLeaders(t *testing.T) {
 	const ttl = 10 * time.Second
 	inBubble := func(name string, test func(t *testing.T, first, second *candidate)) {
@@ -133,7 +133,7 @@ func TestGapsBetweenLeaders(t *testing.T) {
 		t.Helper()
 		began := <-second.terms
 		if gap := began.Sub(since); gap > most {
-			t.Errorf("nobody led for %v, at most %v is promised", gap, most)
+			t.Errorf("there was no leader for %v, at most %v is promised", gap, most)
 		}
 		synctest.Wait()
 		select {
@@ -193,7 +193,7 @@ func TestGapsBetweenLeaders(t *testing.T) {
 		first.store.Mend(storetest.Any)
 		mended := time.Now()
 		if gap := (<-first.terms).Sub(mended); gap > time.Second {
-			t.Errorf("nobody led for %v after the outage", gap)
+			t.Errorf("there was no leader for %v after the outage", gap)
 		}
 	})
 }

@@ -42,8 +42,8 @@ func Example_sizing() {
 	// 30 calls a second of 400 ms each: 12 at once on average, 18 permits with half as many again
 }
 
-// gate lets as many requests run as there are workers, and refuses those that would wait for longer
-// than the slowest answer may take.
+// gate lets as many requests run as there are workers, and refuses requests that would wait for
+// longer than the slowest answer may take.
 func gate(st store.Leases, workers int, service, slowest time.Duration) (func(http.Handler) http.Handler, error) {
 	s := sizeOf(workers, service, slowest)
 	pool, err := semaphore.New(st, "pool", s.run, semaphore.WithMaxWaiting(s.wait))

@@ -58,7 +58,7 @@ func (c *chat) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			_ = reservation.Cancel(ctx) // nothing was used; if this fails, the estimate stays
 		case ctx.Err() != nil:
 			how = hungUp
-		} // nobody knows what the model has done otherwise: the estimate stays
+		} // the model's use is not known otherwise: the estimate stays
 		http.Error(w, "the model cannot be reached", http.StatusBadGateway)
 		return
 	}

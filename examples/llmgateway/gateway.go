@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/nethttp/ratelimit"
 )
 
-// teams are those that may use the gateway, by their API keys. Yours are in a database.
+// teams may use the gateway, by their API keys. Yours are in a database.
 var teams = map[string]string{"key-of-search": "search", "key-of-support": "support"}
 
 const (
@@ -47,7 +47,7 @@ func newGateway(st store.Store, client *http.Client, model string, plan tokenbuc
 	if err := desk.show(mux); err != nil {
 		return nil, err
 	}
-	// Other sites must not spend a team's tokens through the browser of somebody who is here.
+	// Other sites must not spend a team's tokens through the browser of a visitor.
 	return http.NewCrossOriginProtection().Handler(mux), nil
 }
 

@@ -7,7 +7,7 @@
 //	go run ./examples/llmgateway
 //
 // gateway.go and chat.go are the parts to copy; model.go pretends to be the model, and desk.go
-// shows what goes on. With -redis, any number of gateways share the budgets.
+// shows the requests. With -redis, any number of gateways share the budgets.
 package main
 
 import (

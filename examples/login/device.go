@@ -13,7 +13,7 @@ import (
 )
 
 // devices knows browsers in which the owner of an account has logged in: they have a cookie that
-// says so. It is no session, and whoever has stolen it still needs the password.
+// says so. It is no session, and a thief of it still needs the password.
 type devices struct{ secret []byte }
 
 // deviceCookie is the cookie's name.

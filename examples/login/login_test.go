@@ -298,7 +298,7 @@ func TestTwoInstances(t *testing.T) {
 	}
 }
 
-// While the store is down nobody logs in, since nobody would count.
+// While the store is down no login succeeds, since failures could not be counted.
 func TestStoreDown(t *testing.T) {
 	st := storetest.NewFaulty(memstore.New())
 	defer func() { _ = st.Close() }()

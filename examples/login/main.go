@@ -1,11 +1,11 @@
-// Login slows down those who guess passwords. Only failures count, of each account from each
-// address, of each account, and of each address; who goes on guessing has to wait longer each time.
-// Run it, open the address that it prints, and press the buttons:
+// Login slows down attackers who guess passwords. Only failures count, of each account from each
+// address, of each account, and of each address; an attacker who continues has to wait longer each
+// time. Run it, open the address that it prints, and press the buttons:
 //
 //	go run ./examples/login
 //
 // login.go is the part to copy, and says what each limit is for, and what it costs; users.go
-// pretends to be the list of users, and desk.go shows what goes on. With -redis, any number of
+// pretends to be the list of users, and desk.go shows the attempts. With -redis, any number of
 // instances share the limits.
 package main
 

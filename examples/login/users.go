@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// iterations make guessing slow for those who have stolen the hashes. Yours are more: 600,000 for
+// iterations make guessing slow for a thief of the hashes. Yours are more: 600,000 for
 // this function, or Argon2id.
 const iterations = 100_000
 

@@ -54,7 +54,7 @@ func (p program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 			return err
 		}
 		defer desk.end()
-		// Other sites must not start a load through the browser of somebody who is here.
+		// Other sites must not start a load through the browser of a visitor.
 		return demo.Serve(ctx, *addr, http.NewCrossOriginProtection().Handler(mux), stdout, "")
 	})
 }

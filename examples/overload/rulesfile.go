@@ -28,7 +28,7 @@ semaphores:
 	return f, f.write([]byte(text))
 }
 
-// edit has low requests use 70 % of the bound, unless somebody else has edited the file.
+// edit has low requests use 70 % of the bound, unless another person has edited the file.
 func (f *rulesFile) edit() error {
 	if text, err := f.text(); err != nil || !bytes.Equal(text, f.written) {
 		return err

@@ -19,7 +19,7 @@ const (
 	searchPath = "/search"
 )
 
-// scene is a service, and those that use it.
+// scene is a service, and its clients.
 type scene struct {
 	workers     int
 	least, most time.Duration // of the work on a request, any time between them
@@ -90,8 +90,8 @@ func start(s scene, a act) (v *service, err error) {
 	return v, nil
 }
 
-// work waits for a worker, and keeps it busy for a time, whether or not its client is still there. A
-// database does not notice either that nobody waits for its answer.
+// work waits for a worker, and keeps it busy for a time, whether or not its client is still there.
+// A database does not notice either that no client waits for its answer.
 func (v *service) work(w http.ResponseWriter, _ *http.Request) {
 	select {
 	case <-v.idle:

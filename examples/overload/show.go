@@ -168,7 +168,7 @@ func (s *show) print(ctx context.Context, w io.Writer) error {
 			line("second half", *p.Settled)
 		}
 	}
-	if played := s.play(ctx, acts()); ctx.Err() == nil { // otherwise somebody has had enough
+	if played := s.play(ctx, acts()); ctx.Err() == nil { // otherwise the user has interrupted it
 		err = cmp.Or(played, err)
 	}
 	return err

@@ -122,7 +122,7 @@ func heard(ctx context.Context, events *redis.PubSub, key string) (bool, error) 
 	}
 }
 
-// transferred keeps tasks in a sorted set, and moves those that are due to a list, which consumers
+// transferred keeps tasks in a sorted set, and moves due ones to a list, which consumers
 // take them from. Only a process that has this object does that: it learns of new tasks by a
 // subscription, and has a timer for the first one. That is how RDelayedQueue of Redisson works.
 type transferred struct {

@@ -9,7 +9,7 @@
 //
 // With -stores it compares locks by where they are kept: a row of PostgreSQL, one Redis, Redlock,
 // ZooKeeper and etcd, each with the lock that it is known for and with Lockkeeper. It starts real
-// servers for that, of those that are installed.
+// servers for that, of the installed ones.
 package main
 
 import (

@@ -21,7 +21,7 @@ type server struct {
 	options redis.Options
 	inside  *miniredis.Miniredis // nil if it is the given one
 	started atomic.Int64         // in Unix seconds
-	scripts sync.Map             // texts of those that it has
+	scripts sync.Map             // texts of the ones that it has
 }
 
 // newServer starts a server in this process.

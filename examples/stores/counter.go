@@ -30,8 +30,8 @@ type crowd interface {
 }
 
 // counter is what the workers share, and what their lock protects: each of them reads it, and writes it
-// back, one more. As any resource should, it compares fences, also of those that read: a holder whose lease has
-// ended cannot write once the next one has read.
+// back, one more. As any resource should, it compares fences, also of readers: a holder whose lease
+// has ended cannot write once the next one has read.
 //
 // It has one worker killed while that holds the lock, and then one paused until others have written.
 type counter struct {

@@ -35,7 +35,7 @@ func runProcesses(ctx context.Context, kind, addr string, c *counter) error {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx) // its end kills those that run
+	group, ctx := errgroup.WithContext(ctx) // its end kills the running ones
 	all := make(processes)
 	c.crowd = all
 	for i := range workers {

@@ -90,7 +90,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // handle updates the payment, and has a mail sent. Its effects are steps: after a failure, the next
-// delivery continues behind those that are recorded.
+// delivery continues after the recorded ones.
 func (r *receiver) handle(ctx context.Context, e event) error {
 	attempt, ok := guard.FromContext(ctx)
 	if !ok {
@@ -122,8 +122,8 @@ const (
 
 var errSignature = errors.New("no valid signature")
 
-// verify checks the signature of an event, and that it was made now: one that somebody has recorded is
-// refused before its ID is forgotten.
+// verify checks the signature of an event, and that it was made now: one that an attacker has
+// recorded is refused before its ID is forgotten.
 func verify(secret []byte, h http.Header, body []byte, now time.Time) error {
 	made, err := strconv.ParseInt(h.Get(timeHeader), 10, 64)
 	if err != nil || now.Sub(time.Unix(made, 0)).Abs() > maxSkew {

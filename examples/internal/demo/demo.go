@@ -127,7 +127,7 @@ func Serve(ctx context.Context, addr string, handler http.Handler, stdout io.Wri
 var common embed.FS
 
 // Page serves a page, which loads nothing from other hosts and is not allowed to: page.html of its
-// files at /, and the other ones, and those that all pages have, under their names.
+// files at /, and the other ones, and the ones that all pages have, under their names.
 func Page(mux *http.ServeMux, files fs.FS) error {
 	for _, files := range []fs.FS{common, files} {
 		entries, err := fs.ReadDir(files, "page")
