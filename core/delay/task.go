@@ -141,9 +141,9 @@ func (t *Task) burial(reason string) store.SettleTaskRequest {
 // send to it. It reports whether the worker had the task: if not, SettleBy returns [ErrLost].
 //
 // If step returns an error, SettleBy returns it, retries nothing, and leaves the task as it was:
-// the caller settles it with another call, which succeeds, and changes nothing, if step has settled
-// it nevertheless. If the task is settled already, SettleBy returns [ErrSettled], and does not call
-// step.
+// the caller settles it with another call. If step has settled it nevertheless, that call changes
+// nothing, and returns nil while the task's context lasts, and [ErrLost] after that. If the task is
+// settled already, SettleBy returns [ErrSettled], and does not call step.
 func (t *Task) SettleBy(ctx context.Context, step Step[store.SettleTaskRequest, bool]) error {
 	t.stepping.Store(true)
 	if !t.settled.CompareAndSwap(false, true) {
