@@ -404,7 +404,7 @@ func TestStateIsKept(t *testing.T) {
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
-				time.Sleep(time.Second)
+				time.Sleep(time.Second + time.Duration(i)*time.Millisecond) // no two end at once
 				_ = p.Release(t.Context())
 			})
 			synctest.Wait()

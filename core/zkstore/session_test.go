@@ -113,7 +113,8 @@ func TestSessionExpiresWhileHolding(t *testing.T) {
 // A session that ends, while its connection works, ends the contexts of its holds at once.
 func TestHoldsOfAnEndedSession(t *testing.T) {
 	p := newPair(t)
-	lease, err := locker(t, p.behind).Lock(t.Context(), "k")
+	// Neither a renewal nor the end of its TTL ends it.
+	lease, err := locker(t, p.behind, lock.WithoutRenewal(), lock.WithTTL(patience+time.Second)).Lock(t.Context(), "k")
 	must(t, err)
 	endSession(t, p.behind, p.server)
 	select {
