@@ -245,8 +245,8 @@ func TestDocumentsAfterLostReplies(t *testing.T) {
 	}
 }
 
-// A put whose first try reaches the server late, after the second one and what has become of it,
-// changes nothing.
+// A put is sent twice, and the first request reaches the server late: after the second one, and after
+// its document was replaced, removed or has ended. It changes nothing.
 func TestALatePut(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -297,7 +297,7 @@ func TestALatePut(t *testing.T) {
 	}
 }
 
-// Documents survive a restart of the server, and those that are over during the outage end after
+// Documents survive a restart of the server. A document whose TTL ends during the outage ends after
 // it.
 func TestDocumentsAfterARestart(t *testing.T) {
 	t.Parallel()
@@ -347,8 +347,8 @@ func TestVersionsAfterARestore(t *testing.T) {
 	}
 }
 
-// A server without room takes no document. It still reads, removes and ends those that it has, also
-// if it refuses all transactions.
+// A server without room takes no document. It still reads, removes and ends its documents, also if it
+// refuses all transactions.
 func TestDocumentsOfAFullServer(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t, "--quota-backend-bytes", fmt.Sprint(16<<20))

@@ -37,7 +37,7 @@ func use(r *http.Request, n int64) error {
 	return reservation.Use("tokens", n)
 }
 
-// left returns what is left of the limits of the key a.
+// left returns the remaining tokens of the key a, by limit.
 func left(t *rig, l *tokenbucket.Limiter) string {
 	t.Helper()
 	var text []string

@@ -34,7 +34,7 @@ type (
 	Scope any
 )
 
-// Wrap is what an interceptor of the application does with a call.
+// Wrap is the work of an interceptor of the application: it calls call, or not.
 type Wrap = func(ctx context.Context, call func(context.Context) error) error
 
 // Framework builds servers, clients and interceptors.
@@ -164,8 +164,8 @@ type Client interface {
 	Talk(ctx context.Context) (Stream, error)
 }
 
-// Option gets the metadata of an answer when it has ended: of one that is an error in either of
-// them.
+// Option gets the metadata of an answer when that has ended. The metadata of an error may be in
+// either of them.
 type Option func(header, trailer http.Header)
 
 func intoHeader(h *http.Header) Option { return func(header, _ http.Header) { *h = header } }

@@ -32,7 +32,7 @@ func use(ctx context.Context, n int64) error {
 	return r.Use("tokens", n)
 }
 
-// left returns what is left of the limits of a key.
+// left returns the remaining tokens of a key, by limit.
 func left(t *rig, l *tokenbucket.Limiter) string {
 	t.Helper()
 	var text []string

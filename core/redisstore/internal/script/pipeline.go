@@ -22,7 +22,7 @@ type Result struct {
 }
 
 // EvalEachOnce runs scripts that must not run twice on a node, in one pipeline. With results, each
-// has its own error, and the returned one is the last of those that count against the node. Without
+// has its own error, and the returned error is the last one that counts against the node. Without
 // results nothing was sent, for the returned reason.
 func EvalEachOnce(ctx context.Context, n *Node, op Operation, u Urgency, calls []Call) ([]Result, error) {
 	timing := n.owner.telemetry.Begin(ctx, op.Name)
@@ -114,8 +114,8 @@ func (n *Node) runEach(ctx context.Context, op Operation, u Urgency, calls []Cal
 	return err
 }
 
-// evalEach runs scripts in one pipeline, and retries in further pipelines those that eval would
-// retry.
+// evalEach runs scripts in one pipeline. It retries a script in further pipelines where eval would
+// retry it.
 func (n *Node) evalEach(c *callContext, once bool, calls []Call) []Result {
 	if err := n.load(c); err != nil {
 		return slices.Repeat([]Result{{Err: err}}, len(calls))
