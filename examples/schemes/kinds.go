@@ -390,7 +390,7 @@ func (k *kept) lock(ctx context.Context) (err error) {
 	return err
 }
 
-func (k *kept) unlock(ctx context.Context) error { return k.lease.Unlock(ctx) }
+func (k *kept) unlock(ctx context.Context) error { return giveBack(ctx, k.lease) }
 
 func (k *kept) over() <-chan struct{} { return k.lease.Context().Done() }
 

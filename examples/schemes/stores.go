@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockkeeper/lockkeeper/core/fence"
 )
 
@@ -257,11 +259,24 @@ func failedOver(ctx context.Context, d *duel) (finding, error) {
 	default:
 	}
 	if err != nil {
-		return finding{sound, "A kept the lock, and B waited"}, errors.Join(ctx.Err(), d.a.unlock(ctx))
+		return finding{sound, "A kept the lock, and B waited"}, d.release(ctx)
 	}
 	found, err := d.late(d.b.write(&d.doc, "B's"))
 	found.text = "two holders; " + found.text
 	return found, err
+}
+
+// release releases A's lock. Servers that elect a leader refuse that at first, or do it and do not reply.
+func (d *duel) release(ctx context.Context) error {
+	for tries := 0; ; tries++ {
+		err := d.a.unlock(ctx)
+		if err == nil || tries > 0 && errors.Is(err, zk.ErrNoNode) {
+			return nil
+		}
+		if wait(ctx, pause) != nil {
+			return err
+		}
+	}
 }
 
 // rounds is how often the costs are counted.
