@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockkeeper/lockkeeper/core/internal/lease"
 	"github.com/lockkeeper/lockkeeper/core/store"
-	"github.com/lockkeeper/lockkeeper/internal/base/naming"
 	"github.com/lockkeeper/lockkeeper/internal/telemetry"
 )
 
@@ -94,7 +94,8 @@ func idOf(ref store.OperationRef) string { return ref.ID + ref.Scope }
 
 // refOf is the reverse of idOf.
 func (g *Guard) refOf(id string) (store.OperationRef, error) {
-	if _, err := base64.RawURLEncoding.DecodeString(id); err != nil || len(id) != idSize && len(id) != 2*idSize {
+	_, err := base64.RawURLEncoding.DecodeString(id)
+	if err != nil || len(id) != idSize && len(id) != 2*idSize || strings.ContainsAny(id, "\r\n") { // which the decoder ignores
 		return store.OperationRef{}, fmt.Errorf("%w: %q is not the ID of one", ErrInvalidOperation, id[:min(len(id), 2*idSize+1)])
 	}
 	return store.OperationRef{Guard: g.name, ID: id[:idSize], Scope: id[idSize:]}, nil
@@ -198,7 +199,7 @@ func NeverHappened() Resolution {
 //   - another one if by or why is empty or the result is larger than [WithMaxResult].
 //
 // If it returns the context's error, or one that matches store.ErrUnavailable, it may be called
-// again with the same record.
+// again with the same arguments: it returns nil if the call before has settled the operation.
 func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, why string) error {
 	switch {
 	case how.how == "":
@@ -210,7 +211,7 @@ func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, wh
 	case len(how.result.Data) > g.config.maxResult:
 		return fmt.Errorf("guard: Resolve: a result of %d bytes, at most %d are kept", len(how.result.Data), g.config.maxResult)
 	}
-	if err := g.resolve(ctx, seen.ref, naming.NewID(), seen.version, how, max(g.config.retention, min(seen.Expires, maxRetention))); err != nil {
+	if err := g.resolve(ctx, seen.ref, how.owner(seen, by, why), seen.version, how, max(g.config.retention, min(seen.Expires, maxRetention))); err != nil {
 		var inFlight *InFlightError
 		if errors.As(err, &inFlight) {
 			inFlight.ID, inFlight.Remaining = seen.ID, seen.Lease
@@ -219,6 +220,13 @@ func (g *Guard) Resolve(ctx context.Context, seen Record, how Resolution, by, wh
 	}
 	g.telemetry.Resolved(ctx, how.how, seen.ID, by, why)
 	return nil
+}
+
+// owner is what a store recognises a repeat of a call of Resolve by: no other call has it, for no
+// record has a version twice.
+func (how Resolution) owner(seen Record, by, why string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %q %q %q", seen.ID, seen.version, how.how, how.result.Status, how.result.Data, by, why))
+	return encode(sum[:16])
 }
 
 func (g *Guard) resolve(ctx context.Context, ref store.OperationRef, owner, version string, how Resolution, retention time.Duration) error {

@@ -75,7 +75,7 @@ func TestInspectRefuses(t *testing.T) {
 	inBubble(t, func(f fixture) {
 		a := f.attempt()
 		id := a.OperationID()
-		for _, id := range []string{"", "x", id[:21], id[:43], id + "x", "{" + id[1:], strings.Repeat("x", 5000)} {
+		for _, id := range []string{"", "x", id[:21], id[:43], id + "x", "{" + id[1:], id + "\n", id[:42] + "\r\n", strings.Repeat("x", 5000)} {
 			_, err := f.guard.InspectID(f.Context(), id)
 			f.want(err, guard.ErrInvalidOperation)
 		}
@@ -231,8 +231,10 @@ func TestResolveRefuses(t *testing.T) {
 		}
 		f.store.Break(storetest.ResolveOperation, storetest.Down)
 		f.want(f.guard.Resolve(f.Context(), seen, answer, "ops", "why"), store.ErrUnavailable)
-		f.store.BreakNext(storetest.ResolveOperation, storetest.LostReply, 1)
-		f.want(f.guard.Resolve(f.Context(), seen, answer, "ops", "why"), nil) // the repeat is recognised
+		f.store.BreakNext(storetest.ResolveOperation, storetest.LostReply, 2) // its repeat is recognised, and so is the caller's
+		f.want(f.guard.Resolve(f.Context(), seen, answer, "ops", "why"), store.ErrUnconfirmed)
+		f.want(f.guard.Resolve(f.Context(), seen, answer, "ops", "why"), nil)
+		f.want(f.guard.Resolve(f.Context(), seen, answer, "ops", "another reason"), guard.ErrChanged)
 		_ = f.refused(guard.ErrNotRetained)
 		seen = f.inspect()
 		f.sleep(25 * time.Hour)
