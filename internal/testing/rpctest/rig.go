@@ -2,6 +2,7 @@ package rpctest
 
 import (
 	"crypto/rand"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,14 @@ func RunOnServers(t *testing.T, f Framework) {
 			}}).run(rows)
 		})
 	}
+}
+
+// Rows returns the names of the rows of [Run].
+func Rows() (names []string) {
+	for _, r := range slices.Concat(rows, more) {
+		names = append(names, r.name)
+	}
+	return names
 }
 
 // row is one row of the table.
