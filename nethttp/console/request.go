@@ -149,5 +149,5 @@ func sentence(err error) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// short rounds a time for people.
-func short(d time.Duration) string { return operate.Short(d) }
+// short rounds a time for people, with its number and unit on one line.
+func short(d time.Duration) string { return strings.ReplaceAll(operate.Short(d), " ", "\u00a0") }

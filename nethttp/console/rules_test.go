@@ -84,7 +84,7 @@ func TestRules(t *testing.T) {
 					t.Errorf("no %q in\n%s\n%s", text, page, json)
 				}
 			}
-			for _, text := range []string{"31:17", "for 60 min", "for 2 h 0 min", "3 min ago", "in force here", "this process"} {
+			for _, text := range []string{"31:17", "for 60\u00a0min", "for 2\u00a0h\u00a00\u00a0min", "3\u00a0min ago", "in force here", "this process"} {
 				if !strings.Contains(page, text) {
 					t.Errorf("no %q in\n%s", text, page)
 				}
