@@ -126,7 +126,20 @@ func (l *zkLock) over() <-chan struct{} { return l.ended }
 
 func (l *zkLock) lock(ctx context.Context) error { return within(ctx, l.recipe.Lock) }
 
-func (l *zkLock) unlock(ctx context.Context) error { return within(ctx, l.recipe.Unlock) }
+// unlock returns nil if an earlier call, whose reply was lost, has released the lock: its node is gone, and
+// the session has not ended.
+func (l *zkLock) unlock(ctx context.Context) error {
+	err := within(ctx, l.recipe.Unlock)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return err
+	default:
+		return nil
+	}
+}
 
 // within calls a function that has no context.
 func within(ctx context.Context, f func() error) error {

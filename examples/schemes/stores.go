@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/lockkeeper/lockkeeper/core/fence"
 )
 
@@ -268,12 +266,8 @@ func failedOver(ctx context.Context, d *duel) (finding, error) {
 
 // release releases A's lock. Servers that elect a leader refuse that at first, or do it and do not reply.
 func (d *duel) release(ctx context.Context) error {
-	for tries := 0; ; tries++ {
-		err := d.a.unlock(ctx)
-		if err == nil || tries > 0 && errors.Is(err, zk.ErrNoNode) {
-			return nil
-		}
-		if wait(ctx, pause) != nil {
+	for {
+		if err := d.a.unlock(ctx); err == nil || wait(ctx, pause) != nil {
 			return err
 		}
 	}
