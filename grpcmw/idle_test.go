@@ -77,11 +77,12 @@ func TestTheTableFindsWhatIsMissing(t *testing.T) {
 		processes.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			name := regexp.QuoteMeta(strings.ReplaceAll(row, " ", "_"))
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestIdle$/^"+name+"$", "-test.v", "-test.timeout=20s") //nolint:gosec // the test's own binary
+			name := strings.ReplaceAll(row, " ", "_")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], //nolint:gosec // the test's own binary
+				"-test.run=^TestIdle$/^"+regexp.QuoteMeta(name)+"$", "-test.v", "-test.timeout=20s")
 			cmd.Env = append(os.Environ(), idleEnv+"=1")
 			out, err := cmd.CombinedOutput()
-			if !strings.Contains(string(out), "=== RUN   TestIdle/"+strings.ReplaceAll(row, " ", "_")) {
+			if !strings.Contains(string(out), "=== RUN   TestIdle/"+name) {
 				t.Errorf("%s: has not run: %v\n%s", row, err, out)
 			}
 			if passed := err == nil; passed != slices.Contains(harmless, row) {
